@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -135,11 +135,14 @@ class RolloutBatch(SequenceBatch):
     """As the sampler reported them, ``[B, T]``."""
 
 
+BatchT = TypeVar("BatchT", bound=SequenceBatch)
+
+
 @dataclass(kw_only=True)
-class Window:
+class Window(Generic[BatchT]):
     """The sequences of one optimizer step, cut into micro-batches that fit in memory."""
 
-    micro_batches: list[RolloutBatch]
+    micro_batches: list[BatchT]
     """Each is one forward and backward; their ``loss_weights`` together span the whole window over all ranks."""
     tokens: float
     """Trained tokens of the window over all ranks, dropped rows included."""
@@ -159,7 +162,7 @@ class Rollout:
     """Each reward function's own scores, ``[P, G]``."""
     advantages: Tensor
     """Of this rank's completions, ``[P, G]``."""
-    windows: list[Window]
+    windows: list[Window[RolloutBatch]]
     """One optimizer step each, in prompt order."""
     passes: int
     """How often the windows are gone through (the paper's mu)."""

@@ -1,0 +1,1 @@
+"""Pure tensor functions of the algorithm: each names its paper, its formula and the shapes it takes."""

@@ -1,0 +1,1 @@
+"""Policies: loading, scoring, clipping, weights for the sampler, export."""

@@ -1,0 +1,52 @@
+"""Which tokens count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+
+def completion_mask(ids: Tensor, eos_token_ids: Collection[int]) -> Tensor:
+    """1 up to and with the first end-of-sequence token, 0 after it; all 1 where there is none (a cut completion).
+
+    The end-of-sequence token is trained, so that the model learns to stop; padding never is, also where the padding
+    id *is* an end-of-sequence id.
+
+    Args:
+        ids: completion token ids, ``[B, T]``.
+        eos_token_ids: every id that ends a sequence.
+
+    Returns:
+        Float mask, ``[B, T]``.
+    """
+    is_eos = torch.isin(ids, torch.tensor(sorted(eos_token_ids), device=ids.device, dtype=ids.dtype))
+    ended_before = is_eos.long().cumsum(dim=1) - is_eos.long()
+    return (ended_before == 0).float()
+
+
+def masked_sum(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ values · weights over the entries whose weight is not 0, so that NaN or inf elsewhere cannot leak in.
+
+    Args:
+        values: any figures, ``[B, T]``.
+        weights: a mask or loss weights, ``[B, T]``.
+
+    Returns:
+        Scalar.
+    """
+    return torch.where(weights != 0, values * weights, values.new_zeros(())).sum()
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ``values`` over ``mask``; 0 if nothing is unmasked.
+
+    Args:
+        values: any figures, ``[B, T]``.
+        mask: 1 where a value counts, ``[B, T]``.
+
+    Returns:
+        Scalar.
+    """
+    return masked_sum(values, mask) / mask.sum().clamp(min=1)

@@ -1,0 +1,123 @@
+"""Hugging Face causal language models and tokenizers, by id or folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.models.policy import Policy
+
+log = logging.getLogger(__name__)
+DType = Literal["float32", "bfloat16"]
+T = TypeVar("T")
+
+
+def load_config(name_or_path: str, *, flag: str, trust_remote_code: bool = False) -> PretrainedConfig:
+    """A model's configuration, with every dropout set to 0.
+
+    Dropout would make the policy that is trained another one than the policy that sampled.
+
+    Raises:
+        UserError: if there is no such model, naming ``flag``.
+    """
+    config = _load(AutoConfig.from_pretrained, name_or_path, flag, trust_remote_code=trust_remote_code)
+    for part in [config, *(v for v in vars(config).values() if isinstance(v, PretrainedConfig))]:
+        for key, value in vars(part).items():
+            if key.endswith(("dropout", "pdrop", "dropout_p", "dropout_prob")) and isinstance(value, float):
+                setattr(part, key, 0.0)
+    return config
+
+
+def load_tokenizer(name_or_path: str, *, flag: str, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """A tokenizer; one without a padding token pads with its end-of-sequence token (the mask tells them apart)."""
+    tokenizer = _load(AutoTokenizer.from_pretrained, name_or_path, flag, trust_remote_code=trust_remote_code)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"{flag} {name_or_path}: its tokenizer has no end-of-sequence token, so no answer could end")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_policy(
+    name_or_path: str,
+    *,
+    config: PretrainedConfig,
+    flag: str,
+    dtype: DType,
+    attn_implementation: str,
+    gradient_checkpointing: bool = False,
+    trust_remote_code: bool = False,
+) -> Policy:
+    """A causal language model, wrapped to score tokens.
+
+    Args:
+        name_or_path: Hugging Face id or folder.
+        config: from ``load_config``.
+        flag: the option that named the model, for messages.
+        dtype: of the weights.
+        attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
+        gradient_checkpointing: keep only each layer's input for the backward pass and compute the rest again.
+        trust_remote_code: run model code that comes with the weights.
+    """
+    if dtype == "bfloat16":
+        log.warning(
+            "%s: weights in bfloat16. Steps of lr 1e-6 are below its rounding and move almost no weight; "
+            "use --model.dtype float32 with --trainer.precision bf16-mixed for bfloat16 speed.",
+            flag,
+        )
+    model = _load(
+        AutoModelForCausalLM.from_pretrained,
+        name_or_path,
+        flag,
+        config=config,
+        dtype=getattr(torch, dtype),
+        attn_implementation=attn_implementation,
+        trust_remote_code=trust_remote_code,
+    )
+    policy = Policy(model)
+    policy.verify()
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return policy
+
+
+def eos_token_ids(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a sequence: the tokenizer's and those of the model's generation config."""
+    ids = {int(tokenizer.eos_token_id)}
+    try:
+        listed = GenerationConfig.from_pretrained(name_or_path).eos_token_id
+    except OSError:
+        listed = None
+    ids.update([listed] if isinstance(listed, int) else listed or [])
+    return tuple(sorted(ids))
+
+
+def context_length(config: PretrainedConfig) -> int | None:
+    """Longest sequence the model was made for, in tokens; None if its configuration does not say."""
+    text = config.get_text_config()
+    return getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+
+
+def _load(loader: Callable[..., T], name_or_path: str, flag: str, **kwargs: Any) -> T:
+    looks_local = name_or_path.startswith((".", "/", "~")) or Path(name_or_path).exists()
+    if looks_local and not Path(name_or_path).is_dir():
+        raise UserError(f"{flag} {name_or_path}: no such folder; give a Hugging Face model folder or hub id")
+    try:
+        return loader(name_or_path, **kwargs)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        hint = "is it a Hugging Face model folder?" if looks_local else "no such folder here, and the hub has no answer"
+        raise UserError(f"{flag} {name_or_path}: cannot be loaded ({hint}): {reason}") from error

@@ -1,0 +1,48 @@
+"""What an objective is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor
+
+from grpo_lightning.types import RolloutBatch
+
+
+class TokenLoss(NamedTuple):
+    """What an objective says of each token."""
+
+    values: Tensor
+    """To be minimized; entries where ``completion_mask`` is 0 are ignored, ``[B, T]``."""
+    metrics: dict[str, Tensor]
+    """Detached figures to log as their mean over the trained tokens of the optimizer step, each ``[B, T]``."""
+
+
+class Objective(ABC):
+    """A policy-gradient objective, token by token.
+
+    A subclass says what each token contributes; how tokens are averaged (``functional.reduction``) and how advantages
+    are made (``advantages``) are separate choices. A new objective is one subclass in one file, named by
+    ``--model.objective`` in the config.
+    """
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if ``token_loss`` reads ``rollout.ref_logprobs``; the reference model is not even loaded otherwise."""
+        return False
+
+    @property
+    def zero_advantage_means_zero_gradient(self) -> bool:
+        """True if sequences with advantage 0 may be left out of the backward pass without changing the gradient."""
+        return not self.needs_reference
+
+    @abstractmethod
+    def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
+        """Loss of each token.
+
+        Args:
+            logprobs: of the sampled tokens under the current policy at the sampling temperature, with gradient,
+                ``[B, T]``.
+            rollout: everything else: advantages, old and reference log-probabilities, mask.
+        """

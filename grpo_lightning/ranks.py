@@ -1,0 +1,48 @@
+"""What one rank must know of the others; without a process group, a rank is alone and these return their input."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of ranks."""
+    return dist.get_world_size() if _many() else 1
+
+
+def rank() -> int:
+    """This process's number among the ranks."""
+    return dist.get_rank() if _many() else 0
+
+
+def all_sum(values: Tensor) -> Tensor:
+    """Entry-wise sum over ranks, same shape on every rank."""
+    return _reduce(values, dist.ReduceOp.SUM)
+
+
+def all_max(values: Tensor) -> Tensor:
+    """Entry-wise maximum over ranks, same shape on every rank."""
+    return _reduce(values, dist.ReduceOp.MAX)
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """The rows of all ranks in rank order; every rank must bring the same shape. ``[n, ...]`` to ``[world·n, ...]``."""
+    if not _many():
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(world_size())]
+    dist.all_gather(parts, rows.contiguous())
+    return torch.cat(parts)
+
+
+def _many() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _reduce(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    if not _many():
+        return values
+    total = values.clone()
+    dist.all_reduce(total, op=operation)
+    return total
