@@ -1,0 +1,37 @@
+# `make` lists the targets. Each makes what it needs: .venv is built on first use and kept (see .ci/setup_env.sh).
+PYTHON ?= python3
+ARGS ?=
+ENV := .venv/.installed
+# The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
+TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py functional advantages.py objectives rewards data engines)
+
+.PHONY: help setup quickstart test lint format clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@echo "Variables: PYTHON=python3.12 (3.11 or newer), ARGS='-k kl' (passed to pytest)"
+
+$(ENV): pyproject.toml .ci/setup_env.sh
+	@PYTHON='$(PYTHON)' sh .ci/setup_env.sh
+
+setup: $(ENV) ## make .venv and install everything
+
+quickstart: $(ENV) ## train a tiny model with GRPO on this machine
+	.venv/bin/python experiments/quickstart/run.py
+
+test: $(ENV) ## run the whole test suite, unit tests first
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: $(ENV) ## check style and types
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy $(TYPED)
+
+format: $(ENV) ## rewrite files in the project's style
+	.venv/bin/python -m ruff check --fix .
+	.venv/bin/python -m ruff format .
+
+clean: ## remove .venv and the tools' caches; runs/ stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
