@@ -45,6 +45,8 @@ class Prompt:
     """Name of the data source, ``"gsm8k"``."""
     row: int = 0
     """Row in the data source."""
+    valid: bool = True
+    """False for a copy that only fills up a rank's evaluation batch: no metric counts it."""
 
 
 @dataclass(kw_only=True)
@@ -166,6 +168,8 @@ class Rollout:
     """One optimizer step each, in prompt order."""
     passes: int
     """How often the windows are gone through (the paper's mu)."""
+    temperature: float
+    """The completions were sampled at it, so they are scored at it."""
     metrics: dict[str, float]
     """Figures over all ranks, in TRL's names."""
     logged_columns: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
@@ -179,8 +183,11 @@ class PromptBatch:
     would visit every token id of every prompt.
     """
 
-    def __init__(self, prompts: list[Prompt]) -> None:
+    def __init__(self, prompts: list[Prompt], positions: list[int] | None = None) -> None:
         self.prompts = prompts
+        self.positions = list(range(len(prompts))) if positions is None else positions
+        """Number of each prompt in the rollout's global batch, or in the whole evaluation set: the same prompt has the
+        same number on any number of ranks."""
         self.rollout: Rollout | None = None
         """Attached by the rollout callback before ``training_step``."""
 
