@@ -9,3 +9,11 @@ class UserError(ValueError):
     The command line prints the message alone, without a traceback, and exits with code 2. Raise it for a wrong flag,
     file or data set; never for a bug of our own.
     """
+
+
+class RunStopped(RuntimeError):
+    """The run cannot go on, and the message says why in one line; the command line exits with code 1.
+
+    For conditions found while training that are neither a user's typing mistake nor a bug of our own: a sampler that
+    no longer agrees with the trainer, a loss that stays NaN.
+    """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -34,6 +36,15 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(rows) for _ in range(world_size())]
     dist.all_gather(parts, rows.contiguous())
     return torch.cat(parts)
+
+
+def gather_objects(items: list[Any]) -> list[Any]:
+    """The items of all ranks in rank order; ranks may bring different numbers."""
+    if not _many():
+        return items
+    parts: list[Any] = [None] * world_size()
+    dist.all_gather_object(parts, items)
+    return [item for part in parts for item in part]
 
 
 def _many() -> bool:

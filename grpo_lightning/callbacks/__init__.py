@@ -1,0 +1,1 @@
+"""Lightning callbacks: rollouts, evaluation, samples, export, the run folder."""

@@ -1,0 +1,56 @@
+"""The trained policy as a Hugging Face folder at the end of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import lightning as L
+
+from grpo_lightning.models.export import export_policy
+from grpo_lightning.policy_module import PolicyModule
+
+
+class ExportCallback(L.Callback):
+    """Writes weights, tokenizer, chat template, generation config and a model card when training ends.
+
+    Args:
+        folder: inside the run folder; null exports nothing.
+    """
+
+    def __init__(self, *, folder: str | None = "hf") -> None:
+        self.folder = folder
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
+        if self.folder is None or not trainer.is_global_zero:
+            return
+        assert pl_module.policy is not None
+        root = Path(trainer.default_root_dir)
+        export_policy(
+            pl_module.policy.model,
+            pl_module.tokenizer,
+            root / self.folder,
+            eos_token_ids=pl_module.eos_token_ids,
+            card=_card(trainer, pl_module),
+        )
+
+
+def _card(trainer: L.Trainer, pl_module: PolicyModule) -> str:
+    """Model card: where it came from, how it was trained, what it reached."""
+    figures = {k: float(v) for k, v in sorted(trainer.callback_metrics.items()) if "/" not in k or k.startswith("val/")}
+    evaluations = Path(trainer.default_root_dir) / "evaluations.jsonl"
+    rows = [json.loads(line) for line in evaluations.read_text("utf-8").splitlines()] if evaluations.exists() else []
+    table = "\n".join(
+        f"| {row['step']} | {row['source']} | {row['problems']:.0f} | {100 * row['accuracy']:.1f}% | {row['mean_length']:.1f} |"
+        for row in rows
+    )
+    return (
+        "---\nlibrary_name: transformers\ntags: [grpo, grpo_lightning]\n"
+        f"base_model: {pl_module.policy_path}\n---\n\n"
+        f"# {type(pl_module).__name__} policy\n\n"
+        f"Trained from `{pl_module.policy_path}` for {trainer.global_step} optimizer steps with grpo_lightning; the full "
+        "configuration is `config.yaml` in the run folder.\n\n"
+        "| step | evaluated on | problems | accuracy | mean length (tokens) |\n|---|---|---|---|---|\n"
+        f"{table}\n\n"
+        "Last training figures:\n\n" + "\n".join(f"- {name}: {value:.6g}" for name, value in figures.items()) + "\n"
+    )

@@ -1,0 +1,267 @@
+"""When to generate: the callback between Lightning's loop and the rollout collector."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import torch
+
+from grpo_lightning import ranks
+from grpo_lightning.advantages import AdvantageEstimator, group_normalized
+from grpo_lightning.engines import default_engine
+from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
+from grpo_lightning.errors import UserError
+from grpo_lightning.functional.reduction import Reduction, token_mean
+from grpo_lightning.models.loading import context_length
+from grpo_lightning.models.weights import named_weights
+from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rollout.collector import RolloutCollector
+from grpo_lightning.rollout.seeds import request_seed
+from grpo_lightning.types import PromptBatch
+
+log = logging.getLogger(__name__)
+
+
+class RolloutCallback(L.Callback):
+    """Before each training batch: new weights to the sampler, groups of completions, rewards, advantages.
+
+    The callback owns *when*; ``RolloutCollector`` owns *what*. Geometry: P prompts (``--data.prompts_per_step``) times
+    G completions make one rollout; it is cut into U windows of whole groups and gone through mu times, which makes
+    mu · U optimizer steps.
+
+    Args:
+        rewards: reward functions by dotted path (or callable objects by ``class_path``), in TRL's form.
+        reward_weights: one per reward; default 1 each.
+        engine: the sampler; null takes vLLM if it is installed, else transformers.
+        group_size: completions of each prompt (G).
+        max_completion_length: longest completion, in tokens.
+        temperature: of sampling; log-probabilities are taken at the same temperature.
+        top_p: nucleus share. Below 1 the sampled distribution is not the policy's, which biases the ratios.
+        top_k: tokens kept; 0 keeps all.
+        min_p: least probability relative to the likeliest token.
+        advantages: function from rewards [P, G] to advantages [P, G].
+        reduction: function that says what each token counts in the loss.
+        updates_per_rollout: optimizer steps that the prompts of a rollout are cut into (U).
+        passes: times that a rollout is gone through (mu); above 1 the ratio and its clipping come into play.
+        micro_batch_tokens: most padded tokens in one forward and backward; bounds the memory, changes no result.
+        seed: of the samples; null takes ``seed_everything``.
+    """
+
+    def __init__(
+        self,
+        *,
+        rewards: list[Callable[..., Any]] | None = None,
+        reward_weights: list[float] | None = None,
+        engine: RolloutEngine | None = None,
+        group_size: int = 8,
+        max_completion_length: int = 256,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        advantages: AdvantageEstimator = group_normalized,
+        reduction: Reduction = token_mean,
+        updates_per_rollout: int = 1,
+        passes: int = 1,
+        micro_batch_tokens: int = 16384,
+        seed: int | None = None,
+    ) -> None:
+        for name, value in (
+            ("max_completion_length", max_completion_length),
+            ("updates_per_rollout", updates_per_rollout),
+            ("passes", passes),
+            ("micro_batch_tokens", micro_batch_tokens),
+        ):
+            if value < 1:
+                raise UserError(f"--rollout.{name} {value}: must be at least 1")
+        if group_size < 2:
+            raise UserError(
+                f"--rollout.group_size {group_size}: an advantage compares a completion with the others of its group; "
+                "use 2 or more (8 is usual)"
+            )
+        if temperature <= 0:
+            raise UserError(
+                f"--rollout.temperature {temperature}: training needs varied completions, so it must be positive; "
+                "for greedy evaluation see --evaluation.greedy"
+            )
+        self.rewards = rewards or []
+        self.reward_weights = reward_weights
+        self.engine = engine
+        self.group_size = group_size
+        self.sampling = Sampling(
+            max_completion_length=max_completion_length, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p
+        )
+        self.advantages, self.reduction = advantages, reduction
+        self.updates, self.passes = updates_per_rollout, passes
+        self.micro_batch_tokens = micro_batch_tokens
+        self.seed = seed
+        self.rollouts = 0
+        self.num_tokens = 0
+        self.longest_completion = max_completion_length
+        """Of training and evaluation, in tokens; ``EvaluationCallback`` may ask for longer ones."""
+        self._collector: RolloutCollector | None = None
+        self._started = False
+        self._synced_version: int | None = None
+
+    # --- checks, before any long work ----------------------------------------------------------------------------
+
+    def setup(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
+        if self.engine is None:
+            self.engine = default_engine()
+        self.engine.check()
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed
+        if stage == "fit" and pl_module.learns_from_rollouts:
+            if not self.rewards:
+                raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
+            self._collector = RolloutCollector(
+                RewardScorer(self.rewards, self.reward_weights),
+                tokenizer=pl_module.tokenizer,
+                group_size=self.group_size,
+                sampling=self.sampling,
+                advantages=self.advantages,
+                reduction=self.reduction,
+                updates=self.updates,
+                passes=self.passes,
+                micro_batch_tokens=self.micro_batch_tokens,
+            )
+            pl_module.steps_per_batch = self.passes * self.updates
+            self._check_geometry(trainer)
+        self.allow_length(trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length")
+
+    def _check_geometry(self, trainer: L.Trainer) -> None:
+        prompts = trainer.datamodule.prompts_per_step
+        share = ranks.world_size() * self.updates
+        if prompts % share:
+            below, above = prompts // share * share, (prompts // share + 1) * share
+            raise UserError(
+                f"--data.prompts_per_step {prompts} does not divide into {self.updates} windows "
+                f"(--rollout.updates_per_rollout) on {ranks.world_size()} rank(s); nearest valid: "
+                f"{' or '.join(str(n) for n in (below, above) if n)}"
+            )
+        steps = self.passes * self.updates
+        if trainer.max_steps > 0 and trainer.max_steps % steps:
+            below, above = trainer.max_steps // steps * steps, (trainer.max_steps // steps + 1) * steps
+            raise UserError(
+                f"--trainer.max_steps {trainer.max_steps} ends inside a rollout, which takes {steps} optimizer steps "
+                f"({self.passes} passes x {self.updates} windows); nearest valid: "
+                f"{' or '.join(str(n) for n in (below, above) if n)}"
+            )
+
+    def allow_length(self, trainer: L.Trainer, pl_module: PolicyModule, completion: int, *, flag: str) -> None:
+        """Have the sampler made for completions of that many tokens; refuse what the model cannot hold."""
+        prompt, limit = trainer.datamodule.max_prompt_length, context_length(pl_module.model_config)
+        if limit is not None and prompt + completion > limit:
+            raise UserError(
+                f"--data.max_prompt_length {prompt} plus {flag} {completion} is beyond the {limit} tokens that "
+                f"{pl_module.policy_path} holds; lower one of them"
+            )
+        self.longest_completion = max(self.longest_completion, completion)
+
+    # --- the sampler ---------------------------------------------------------------------------------------------
+
+    def ready_engine(self, trainer: L.Trainer, pl_module: PolicyModule) -> RolloutEngine:
+        """The sampler, started, awake and holding the policy's current weights; call it before every generation."""
+        assert self.engine is not None and pl_module.policy is not None
+        if not self._started:
+            self._start(trainer, pl_module)
+        self.engine.wake()
+        if self._synced_version != pl_module.weights_version:
+            self.engine.load_weights(named_weights(pl_module.policy))
+            self._synced_version = pl_module.weights_version
+        return self.engine
+
+    def _start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
+        assert self.engine is not None
+        start = time.perf_counter()
+        low_precision = str(trainer.precision).startswith("bf16") or pl_module.dtype_name == "bfloat16"
+        self.engine.start(
+            ModelSpec(
+                name_or_path=pl_module.policy_path,
+                eos_token_ids=pl_module.eos_token_ids,
+                pad_token_id=pl_module.tokenizer.pad_token_id,
+                max_length=trainer.datamodule.max_prompt_length + self.longest_completion,
+                dtype=torch.bfloat16 if low_precision else torch.float32,
+                device=pl_module.device,
+                attn_implementation=pl_module.attn_implementation,
+                trust_remote_code=pl_module.trust_remote_code,
+            )
+        )
+        self._started = True
+        log.info(
+            "%s ready in %.0f s; training samples: temperature %g, top_p %g, top_k %d, min_p %g, at most %d tokens",
+            type(self.engine).__name__,
+            time.perf_counter() - start,
+            self.sampling.temperature,
+            self.sampling.top_p,
+            self.sampling.top_k,
+            self.sampling.min_p,
+            self.sampling.max_completion_length,
+        )
+
+    def rest_engine(self) -> None:
+        """Let the sampler give its memory back until the next generation."""
+        assert self.engine is not None
+        self.engine.sleep()
+        if self.engine.weights_lost_in_sleep:
+            self._synced_version = None
+
+    def seeds(self, purpose: str, rollout: int, prompts: int) -> list[int]:
+        """One seed for each of this rank's prompts, by its position in the global batch."""
+        first = ranks.rank() * prompts
+        return [request_seed(int(self.seed or 0), purpose, rollout, 0, first + i) for i in range(prompts)]
+
+    # --- hooks ---------------------------------------------------------------------------------------------------
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int
+    ) -> None:
+        if self._collector is None:
+            return
+        start = time.perf_counter()
+        engine = self.ready_engine(trainer, pl_module)
+        synced = time.perf_counter() - start
+        score = partial(pl_module.score, temperature=self.sampling.temperature)
+        batch.rollout = rollout = self._collector.collect(
+            batch.prompts,
+            engine=engine,
+            seeds=self.seeds("train", self.rollouts, len(batch)),
+            score_old=partial(score, policy=pl_module.policy),
+            score_reference=partial(score, policy=pl_module.reference) if pl_module.reference is not None else None,
+            drop_zero_advantage=pl_module.objective.zero_advantage_means_zero_gradient,
+            device=pl_module.device,
+            trainer_state=SimpleNamespace(
+                global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch
+            ),
+        )
+        self.rest_engine()
+        self.rollouts += 1
+        generated = sum(len(c.token_ids) for group in rollout.completions for c in group)
+        prompt_tokens = sum(len(p.token_ids) for p in rollout.prompts) * self.group_size
+        totals = ranks.all_sum(torch.tensor([generated, prompt_tokens], dtype=torch.float64))
+        self.num_tokens += int(totals.sum())
+        rollout.metrics |= {
+            "num_tokens": float(self.num_tokens),
+            "time/sync": synced,
+            "generated_tokens_per_second": float(totals[0]) / max(rollout.metrics["time/generate"], 1e-9),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rollouts": self.rollouts, "num_tokens": self.num_tokens}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rollouts, self.num_tokens = state_dict["rollouts"], state_dict["num_tokens"]
+
+    def teardown(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
+        # Last of all: a vLLM engine takes the default process group with it.
+        if self.engine is not None and self._started:
+            self.engine.close()
+            self._started = False
+            self._synced_version = None

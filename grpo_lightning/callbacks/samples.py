@@ -1,0 +1,62 @@
+"""What the model wrote: completions with their rewards and advantages, one JSONL file per recorded rollout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+
+from grpo_lightning import ranks
+from grpo_lightning.errors import UserError
+from grpo_lightning.types import PromptBatch, Rollout
+
+
+class SamplesCallback(L.Callback):
+    """Writes ``samples/rollout_<n>.jsonl`` into the run folder.
+
+    Args:
+        every_n_rollouts: how often; the first rollout is always written. 0 writes none.
+    """
+
+    def __init__(self, *, every_n_rollouts: int = 10) -> None:
+        if every_n_rollouts < 0:
+            raise UserError(f"--samples.every_n_rollouts {every_n_rollouts}: must not be negative; 0 writes none")
+        self.every_n_rollouts = every_n_rollouts
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: PromptBatch, batch_idx: int
+    ) -> None:
+        number = trainer.fit_loop.total_batch_idx
+        if batch.rollout is None or not self.every_n_rollouts or number % self.every_n_rollouts:
+            return
+        lines = ranks.gather_objects(_lines(batch.rollout))
+        if ranks.rank() == 0:
+            folder = Path(trainer.default_root_dir) / "samples"
+            folder.mkdir(parents=True, exist_ok=True)
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (folder / f"rollout_{number:06d}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _lines(rollout: Rollout) -> list[dict[str, Any]]:
+    lines = []
+    group_size = rollout.rewards.shape[1]
+    for p, (prompt, group) in enumerate(zip(rollout.prompts, rollout.completions, strict=True)):
+        for g, completion in enumerate(group):
+            lines.append(
+                {
+                    "source": prompt.source,
+                    "row": prompt.row,
+                    "prompt": prompt.text,
+                    "answer": prompt.columns.get("answer"),
+                    "completion": prompt.prefill + completion.text,
+                    "reward": float(rollout.rewards[p, g]),
+                    "rewards": {name: float(term[p, g]) for name, term in rollout.reward_terms.items()},
+                    "advantage": float(rollout.advantages[p, g]),
+                    "tokens": len(completion.token_ids),
+                    "finished": completion.finished,
+                    **{name: values[p * group_size + g] for name, values in rollout.logged_columns.items()},
+                }
+            )
+    return lines

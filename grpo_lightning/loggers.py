@@ -1,0 +1,84 @@
+"""metrics.csv: one row per optimizer step that is never thrown away."""
+
+from __future__ import annotations
+
+import csv
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+
+class MetricsCSV(Logger):
+    """Writes ``metrics.csv`` into the run folder, one row per optimizer step, each row at once.
+
+    Lightning's CSVLogger deletes the file of the run that it resumes; this one goes on with it.
+
+    Args:
+        save_dir: the run folder.
+    """
+
+    def __init__(self, save_dir: str) -> None:
+        super().__init__()
+        self._save_dir = save_dir
+        self._rows: dict[int, dict[str, Any]] | None = None
+        self._columns: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return self._save_dir
+
+    @property
+    def log_dir(self) -> str:
+        return self._save_dir
+
+    @property
+    def path(self) -> Path:
+        return Path(self._save_dir) / "metrics.csv"
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the resolved config is saved as config.yaml."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add figures to the row of ``step``."""
+        if self._rows is None:
+            self._read()
+        assert self._rows is not None and step is not None
+        new_row, new_columns = step not in self._rows, [name for name in metrics if name not in self._columns]
+        self._rows.setdefault(step, {"step": step}).update(metrics)
+        self._columns += new_columns
+        # Appending is enough, unless an earlier row or the header has changed.
+        if new_row and not new_columns and self.path.exists():
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerow(self._rows[step])
+        else:
+            self._rewrite()
+
+    def _read(self) -> None:
+        self._rows, self._columns = {}, ["step"]
+        if self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file)
+                self._columns = list(reader.fieldnames or ["step"])
+                self._rows = {int(row["step"]): dict(row) for row in reader}
+
+    def _rewrite(self) -> None:
+        assert self._rows is not None
+        draft = self.path.with_suffix(".partial")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows.values())
+        draft.replace(self.path)

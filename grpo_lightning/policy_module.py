@@ -1,0 +1,232 @@
+"""What every module that trains a policy shares: the model, the optimizer step, the logging."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from transformers import get_scheduler
+
+from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.models.clipping import clip_grad_norm
+from grpo_lightning.models.loading import DType, eos_token_ids, load_config, load_policy, load_tokenizer
+from grpo_lightning.models.policy import Policy
+from grpo_lightning.types import PromptBatch
+
+log = logging.getLogger(__name__)
+SKIPPED_IN_A_ROW = 20
+SCHEDULES = {"constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"}
+"""Those of ``transformers.get_scheduler`` that are a function of the step alone."""
+
+
+class PolicyModule(L.LightningModule):
+    """A language model under manual optimization.
+
+    One batch of the loader may take several optimizer steps (windows, passes), each of several micro-batches, so that
+    everything Lightning does between batches (evaluation, checkpoints, resume) falls on a rollout's boundary.
+
+    Args:
+        policy: Hugging Face id or folder of the causal language model to train.
+        lr: learning rate; wins over the one in ``optimizer``. Default 1e-6 with the default optimizer.
+        optimizer: by ``class_path`` (default ``torch.optim.AdamW``, weight decay 0).
+        lr_scheduler_type: a schedule of ``transformers.get_scheduler``: constant, linear, cosine, ...
+        warmup_ratio: share of all optimizer steps in which the learning rate rises from 0.
+        max_grad_norm: gradients are scaled down to this norm; null leaves them alone.
+        dtype: of the weights. Keep float32 and set ``--trainer.precision bf16-mixed`` for bfloat16 arithmetic.
+        attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
+        gradient_checkpointing: compute activations twice instead of keeping them.
+        trust_remote_code: run code that comes with a model. Off: read it first.
+    """
+
+    learns_from_rollouts = False
+
+    def __init__(
+        self,
+        policy: str,
+        *,
+        lr: float | None = None,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler_type: str = "constant",
+        warmup_ratio: float = 0.0,
+        max_grad_norm: float | None = 1.0,
+        dtype: DType = "float32",
+        attn_implementation: str = "sdpa",
+        gradient_checkpointing: bool = False,
+        trust_remote_code: bool = False,
+    ) -> None:
+        super().__init__()
+        if lr is not None and lr < 0:
+            raise UserError(f"--model.lr {lr}: the learning rate must not be negative")
+        if not 0 <= warmup_ratio < 1:
+            raise UserError(f"--model.warmup_ratio {warmup_ratio}: a share of all steps, at least 0 and below 1")
+        if max_grad_norm is not None and max_grad_norm <= 0:
+            raise UserError(f"--model.max_grad_norm {max_grad_norm}: must be positive; null turns clipping off")
+        if lr_scheduler_type not in SCHEDULES:
+            raise UserError(f"--model.lr_scheduler_type {lr_scheduler_type}: choose from {', '.join(sorted(SCHEDULES))}")
+        self.automatic_optimization = False
+        self.policy_path = policy
+        self.lr, self.make_optimizer = lr, optimizer
+        self.lr_scheduler_type, self.warmup_ratio = lr_scheduler_type, warmup_ratio
+        self.max_grad_norm = max_grad_norm
+        self.dtype_name: DType = dtype
+        self.attn_implementation = attn_implementation
+        self.gradient_checkpointing = gradient_checkpointing
+        self.trust_remote_code = trust_remote_code
+
+        self.model_config = load_config(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
+        self.tokenizer = load_tokenizer(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
+        self.eos_token_ids = eos_token_ids(policy, self.tokenizer)
+        self.policy: Policy | None = None
+        self.steps_per_batch = 1
+        """Optimizer steps that one batch of the loader takes; set by whoever attaches windows to batches."""
+        self.weights_version = 0
+        """Grows with every change of the weights, so that the sampler knows when it is behind."""
+        self.skipped_in_a_row = 0
+        self._configured_groups: list[dict[str, Any]] = []
+
+    # --- model ---------------------------------------------------------------------------------------------------
+
+    def configure_model(self) -> None:
+        if self.policy is None:
+            self.policy = self.build_policy(self.policy_path).train()
+
+    def build_policy(self, path: str, *, flag: str = "--model.policy", trained: bool = True) -> Policy:
+        """A policy with this module's settings from another folder or id."""
+        return load_policy(
+            path,
+            config=load_config(path, flag=flag, trust_remote_code=self.trust_remote_code),
+            flag=flag,
+            dtype=self.dtype_name,
+            attn_implementation=self.attn_implementation,
+            gradient_checkpointing=self.gradient_checkpointing and trained,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Batches hold prompts, not tensors: whoever attaches tensors puts them on the device."""
+        del device, dataloader_idx
+        return batch
+
+    def validation_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: ``EvaluationCallback`` generates and scores."""
+
+    def test_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: ``EvaluationCallback`` generates and scores."""
+
+    def predict_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: ``EvaluationCallback`` generates and scores."""
+
+    # --- optimizer -----------------------------------------------------------------------------------------------
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        assert self.policy is not None
+        parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        given = {} if self.lr is None else {"lr": self.lr}
+        if self.make_optimizer is None:
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, **({"lr": 1e-6, "weight_decay": 0.0} | given))
+        else:
+            optimizer = self.make_optimizer(parameters, **given)  # type: ignore[call-arg]
+        self._configured_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        steps = self.total_steps()
+        scheduler = get_scheduler(
+            self.lr_scheduler_type,
+            optimizer,
+            num_warmup_steps=round(self.warmup_ratio * steps),
+            num_training_steps=steps,
+        )
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run. (Lightning's own estimate counts batches under manual optimization.)"""
+        trainer = self.trainer
+        limit = trainer.max_steps if trainer.max_steps >= 0 else None
+        if trainer.max_epochs in (None, -1):
+            if limit is None:
+                raise UserError("--trainer.max_steps or --trainer.max_epochs: set one, or the run would never end")
+            return limit
+        trainer.fit_loop.setup_data()
+        steps = int(trainer.num_training_batches) * trainer.max_epochs * self.steps_per_batch
+        return steps if limit is None else min(limit, steps)
+
+    def on_train_start(self) -> None:
+        """The config wins over what a checkpoint restored: learning rate, betas, weight decay, schedule."""
+        optimizer, scheduler = self.optimizers().optimizer, self.lr_schedulers()
+        for i, (group, configured) in enumerate(zip(optimizer.param_groups, self._configured_groups, strict=True)):
+            group.update(configured, initial_lr=configured["lr"])
+            scheduler.base_lrs[i] = configured["lr"]
+            group["lr"] = configured["lr"] * scheduler.lr_lambdas[i](scheduler.last_epoch)
+
+    def accumulate(self, loss: Tensor, *, last: bool) -> None:
+        """Backward of one micro-batch; ranks exchange gradients only at the ``last`` one of an optimizer step."""
+        strategy = self.trainer.strategy
+        waits = not last and hasattr(strategy, "block_backward_sync")
+        with strategy.block_backward_sync() if waits else nullcontext():
+            self.manual_backward(loss)
+
+    def take_step(self, *, signal: bool) -> dict[str, float]:
+        """Clip, step, advance the schedule; returns ``grad_norm`` (before clipping), ``learning_rate``, ``skipped``.
+
+        A step without signal (every advantage 0) or with a NaN or inf in its gradient must not move a weight, not even
+        by the optimizer's momentum: it is taken without gradients, which every torch optimizer passes over, and counts.
+        """
+        assert self.policy is not None
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        rate = optimizer.param_groups[0]["lr"]
+        parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        norm = clip_grad_norm(parameters, self.max_grad_norm) if signal else 0.0
+        finite = bool(torch.isfinite(torch.tensor(norm)))
+        if not signal or not finite:
+            optimizer.zero_grad(set_to_none=True)
+        self._count_skipped(finite)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        scheduler.step()
+        self.weights_version += 1
+        return {"grad_norm": norm, "learning_rate": rate, "skipped_steps": float(not signal or not finite)}
+
+    def _count_skipped(self, finite: bool) -> None:
+        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+        if not finite:
+            log.warning("step %d skipped: NaN or inf in the gradient", self.global_step)
+        if self.skipped_in_a_row >= SKIPPED_IN_A_ROW:
+            raise RunStopped(
+                f"NaN or inf in the gradient for {SKIPPED_IN_A_ROW} optimizer steps in a row: lower --model.lr or "
+                "--model.max_grad_norm, or go back to an earlier checkpoint"
+            )
+
+    def log_figures(self, figures: dict[str, float], *, bar: Iterable[str] = ()) -> None:
+        """One row for every logger at the current optimizer step, and callbacks and the progress bar told."""
+        for logger in self.loggers:
+            logger.log_metrics(figures, step=self.global_step)
+        shown = set(bar)
+        for name, value in figures.items():
+            self.log(name, float(value), logger=False, prog_bar=name in shown, batch_size=1)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """The reference is not in checkpoints (it never moves); everything else must be there."""
+        result = super().load_state_dict(state_dict, strict=False, assign=assign)
+        missing = [key for key in result.missing_keys if not key.startswith("reference.")]
+        if strict and (missing or result.unexpected_keys):
+            raise UserError(
+                f"--ckpt_path: the checkpoint is of another model than --model.policy {self.policy_path} "
+                f"(missing: {missing[:3]}, unexpected: {result.unexpected_keys[:3]})"
+            )
+        self.weights_version += 1
+        return result
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {k: v for k, v in state.items() if not k.startswith("reference.")}
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """In evaluation mode and without gradients."""
+    return module.eval().requires_grad_(False)

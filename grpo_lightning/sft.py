@@ -1,0 +1,70 @@
+"""Supervised fine-tuning: the cold start before GRPO, and its baseline."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.functional.masking import masked_sum
+from grpo_lightning.functional.reduction import token_mean
+from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.rollout.windows import cut_windows, pad_rows
+from grpo_lightning.token_means import TokenMeans
+from grpo_lightning.types import PromptBatch, SequenceBatch, Window
+
+
+class SFTModule(PolicyModule):
+    """Learns worked solutions: the loss is the mean negative log-likelihood of the target's tokens, prompt excluded.
+
+    Args:
+        policy: Hugging Face id or folder of the causal language model to train.
+        target_column: column of the data that holds the text to learn.
+        micro_batch_tokens: most padded tokens in one forward and backward.
+        kwargs: see ``PolicyModule``.
+    """
+
+    def __init__(
+        self, policy: str, *, target_column: str = "solution", micro_batch_tokens: int = 16384, **kwargs: Any
+    ) -> None:
+        super().__init__(policy, **kwargs)
+        self.target_column = target_column
+        self.micro_batch_tokens = micro_batch_tokens
+
+    def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
+        """One optimizer step on the targets of ``batch``."""
+        assert self.policy is not None
+        start, figures = time.perf_counter(), TokenMeans()
+        window = self._window(batch)
+        for micro_batch in window.micro_batches:
+            scores = self.policy(micro_batch)
+            loss = masked_sum(-scores.logprobs, micro_batch.loss_weights)
+            self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
+            figures.add({"entropy": scores.entropy}, micro_batch.completion_mask)
+            figures.add_total("loss", loss / self.trainer.world_size)
+        result = figures.result() | self.take_step(signal=True)
+        self.log_figures(result | {"time/update": time.perf_counter() - start}, bar=("loss",))
+
+    def _window(self, batch: PromptBatch) -> Window[SequenceBatch]:
+        """The batch's prompts and targets, each ended by the end-of-sequence token."""
+        targets = []
+        for prompt in batch.prompts:
+            text = prompt.columns.get(self.target_column)
+            if not isinstance(text, str):
+                raise UserError(
+                    f"--model.target_column {self.target_column}: row {prompt.row} of {prompt.source} has no such text "
+                    f"(its columns: {', '.join(prompt.columns)})"
+                )
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            targets.append([*ids, self.tokenizer.eos_token_id])
+        rows = pad_rows(
+            [prompt.token_ids for prompt in batch.prompts], targets, pad_token_id=self.tokenizer.pad_token_id
+        ).to(self.device)
+        (window,) = cut_windows(
+            rows,
+            updates=1,
+            micro_batch_tokens=self.micro_batch_tokens,
+            reduction=token_mean,
+            max_completion_length=rows.completion_mask.shape[1],
+        )
+        return window
