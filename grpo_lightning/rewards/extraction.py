@@ -1,0 +1,167 @@
+r"""The final answer in a completion.
+
+Marked forms, of which the *last* in the text counts: ``\boxed{...}`` (and ``\fbox``), ``<answer>...</answer>``,
+``#### x``, ``### 答案: x``. Without any of them: the last "the answer is x" / "Answer: x" / ``答案是 x``,
+then a text that is nothing but one formula. A number that merely occurs in prose is no answer.
+
+Reasoning never counts: text before the last ``</think>`` is dropped, and a ``<think>`` that was never closed leaves
+nothing. A last box that was cut by the length limit is no answer, and neither is what an earlier box said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(\{)?|\\.|[{}]", re.DOTALL)
+_BARE_BOX = re.compile(r"\s*([-−+]?\d(?:[\d,.]*\d)?)")
+_ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+_HASHES = re.compile(r"(?<!#)####(?!#)[\s*]*(?:(?:final\s+)?answer\b(?!\s+is)[\s*:\uff1a]*)?([^\n]*)", re.IGNORECASE)
+_CHINESE_HEADING = re.compile(r"(?<!#)#+[ \t]*(?:最终)?答案[ \t]*[:\uff1a是为]*\s*([^\n]*)")
+_SAID = re.compile(
+    r"(?:\banswer\b[*_]*\s*(?:(?:is|equals)\b(?:\s+therefore)?|[:\uff1a=])|答案\s*[:\uff1a是为]{1,2})"
+    r"[ \t*_]*[:\uff1a]?\s*([^\n]*)",
+    re.IGNORECASE,
+)
+_FEW_HASHES = re.compile(r"^###[ \t]*(\$?[-−]?\d[\d,.]*)[ \t]*$", re.MULTILINE)
+_HEADING_WORD = re.compile(r"(?:step|part|case|note|check|verification|solution|question|problem|explanation)\b", re.I)
+_NEXT_QUESTION = re.compile(r"^[ \t]*(?:Question|Problem)[ \t]*[:\uff1a\d]", re.IGNORECASE | re.MULTILINE)
+_SENTENCE_END = re.compile(r"[.。](?=\s|$)|[。\uff01]|[.,;]\s+(?=[A-Z][a-z])")
+_MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:[^$\\]|\\.)+)\$", re.DOTALL)
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}|\b(?:is|are|has|have|get)\b")
+_NUMBER = re.compile(r"(?<![\w.,])[-−]?\$?\d(?:[\d,]*\d)?(?:\.\d+)?%?(?![\d])")
+_FORMULA = re.compile(r"[\w\s+\-−*/^=().,{}\[\]\\$%<>|!:°π√]{1,200}")
+_WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
+_LONGEST_PROSE = 2_000
+"""Characters of a marked place in which a formula is looked for; longer ones are taken as they stand."""
+
+
+def completion_text(completion: Any) -> str:
+    """The text of a completion in TRL's form: a string, or chat messages of which the last assistant's counts."""
+    if isinstance(completion, str):
+        return completion
+    for message in reversed(completion):
+        if message.get("role", "assistant") == "assistant":
+            content = message.get("content") or ""
+            if isinstance(content, str):
+                return content
+            return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return ""
+
+
+def final_answer(text: str) -> str | None:
+    """The final answer as written, or None if the text has none; see the module's docstring for the rules."""
+    text = without_reasoning(text)
+    following = _NEXT_QUESTION.search(text)
+    if following and _marked_answer(text[: following.start()]):
+        # A base model goes on with a made-up next question; its answer is not the answer to ours.
+        text = text[: following.start()]
+    found = _marked_answer(text)
+    if found is not None:
+        return found or None
+    return said_answer(text) or _lone_formula(text)
+
+
+def without_reasoning(text: str) -> str:
+    """What follows the last ``</think>``; nothing if a ``<think>`` was opened and never closed."""
+    before, closed, after = text.rpartition("</think>")
+    answer = after if closed else before + after
+    return answer.partition("<think>")[0] if "<think>" in answer else answer
+
+
+def _marked_answer(text: str) -> str | None:
+    """The last marked form; "" if that one was cut, None if there is no mark at all."""
+    candidates = [boxed_answer(text), tagged_answer(text), hash_answer(text)]
+    found = [candidate for candidate in candidates if candidate is not None]
+    return max(found)[1] if found else None
+
+
+def boxed_answer(text: str) -> tuple[int, str] | None:
+    r"""End position and content of the last outermost ``\boxed``; content "" if its brace was never closed.
+
+    Empty boxes are passed over. One pass over the text, whatever it holds.
+    """
+    stack: list[tuple[bool, int]] = []  # (opened by a box, where its content starts)
+    boxes_open = 0
+    best: tuple[int, str] | None = None
+    for token in _BOX_TOKEN.finditer(text):
+        symbol = token.group()
+        if token.group(1) or symbol == "{":
+            boxed = symbol != "{"
+            stack.append((boxed, token.end()))
+            boxes_open += boxed
+        elif symbol == "}" and stack:
+            boxed, start = stack.pop()
+            boxes_open -= boxed
+            content = text[start : token.start()].strip() if boxed and not boxes_open else ""
+            if content:
+                best = (token.end(), content)
+        elif symbol.startswith(("\\boxed", "\\fbox")) and not boxes_open:
+            bare = _BARE_BOX.match(text, token.end())
+            if bare:
+                best = (bare.end(), bare.group(1))
+    return (len(text), "") if boxes_open else best
+
+
+def tagged_answer(text: str) -> tuple[int, str] | None:
+    """End position and content of the last complete ``<answer>...</answer>``."""
+    last = None
+    for last in _ANSWER_TAG.finditer(text):  # noqa: B007
+        pass
+    if last is None:
+        return None
+    content = _inner(last.group(1))
+    return (last.end(), content) if content else None
+
+
+def hash_answer(text: str) -> tuple[int, str] | None:
+    """End position and content of the last ``#### x`` or ``### 答案: x`` line; headings are passed over."""
+    best: tuple[int, str] | None = None
+    for pattern in (_HASHES, _CHINESE_HEADING, _FEW_HASHES):
+        for match in pattern.finditer(text):
+            content = match.group(1).strip(" *\t")
+            is_heading = _HEADING_WORD.match(content) or not re.search(r"\w", content)
+            if not is_heading and (best is None or match.end() > best[0]):
+                best = (match.end(), content)
+    return (best[0], _inner(best[1])) if best else None
+
+
+def said_answer(text: str) -> str | None:
+    """x of the last "the answer is x", "Answer: x" or ``答案是 x``, up to the end of its formula or sentence."""
+    last = None
+    for last in _SAID.finditer(text):  # noqa: B007
+        pass
+    if last is None:
+        return None
+    content = last.group(1).strip()
+    math = _MATH.match(content)
+    if math:
+        return next(group for group in math.groups() if group)
+    return _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_") or None
+
+
+def _inner(content: str) -> str:
+    """The answer inside a marked place that may hold prose: a box, "the answer is", the formula, the one number."""
+    if len(content) > _LONGEST_PROSE:
+        return content
+    box = boxed_answer(content)
+    if box is not None:
+        return box[1]
+    said = said_answer(content)
+    if said is not None:
+        return said
+    content = content.strip()
+    if not _PROSE.search(_MATH.sub("", content)):
+        return content
+    formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
+    if formulas:
+        return formulas[-1]
+    numbers = _NUMBER.findall(content)
+    return numbers[0] if len(numbers) == 1 else content
+
+
+def _lone_formula(text: str) -> str | None:
+    """A text that is one formula and nothing else is its own answer."""
+    text = text.strip()
+    words = [word for word in _WORD.findall(text) if word not in ("sqrt", "frac", "text", "left", "right")]
+    return text if text and "\n" not in text and _FORMULA.fullmatch(text) and not words else None

@@ -1,0 +1,154 @@
+"""Calls that may hang, eat memory or crash, made in processes that can be killed.
+
+Symbolic algebra on a model's text has no upper bound (``9^{9^{9^9}}``), and a signal-based time limit works only on the
+main thread. So each call runs in a worker process with its own deadline and memory limit; a late worker is killed and
+replaced. The workers are forked from a small template process that is started on first use and never imports torch or
+the user's ``__main__``; a replacement takes milliseconds. No signal handler is touched: any thread may call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.isolation_server import receive, send
+
+TIME_LIMIT_SECONDS = 5.0
+"""Wall-clock seconds for one call, counted from the moment its worker starts on it."""
+MEMORY_LIMIT_BYTES = 1 << 30
+"""Address space that one worker may take on top of the template's."""
+
+_SERVER = "grpo_lightning.rewards.isolation_server"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one isolated call."""
+
+    value: Any = None
+    """What the function returned; None if it failed."""
+    failure: str | None = None
+    """None, ``"timeout"``, ``"memory"``, ``"crash"`` (its process ended) or ``"error"`` (it raised)."""
+    detail: str = ""
+    """One line about the failure."""
+
+
+class IsolatedPool:
+    """A few worker processes behind a lock; started on first use, gone with this process however it ends.
+
+    Args:
+        workers: calls that run at the same time; by default one per core, at most 4.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or max(1, min(4, os.cpu_count() or 1))
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        atexit.register(self.close)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        warm_up: Callable[[], None] | None = None,
+        time_limit: float = TIME_LIMIT_SECONDS,
+        memory_limit: int = MEMORY_LIMIT_BYTES,
+    ) -> list[Outcome]:
+        """Call ``function(*row)`` for every row.
+
+        Args:
+            function: importable by name (not a lambda, not from ``__main__``).
+            rows: positional arguments of each call; must pickle.
+            warm_up: called once in the template before workers are forked, for slow imports.
+            time_limit: wall-clock seconds per call.
+            memory_limit: bytes per worker.
+
+        Returns:
+            One outcome per row, in order.
+
+        Raises:
+            UserError: if the function cannot be imported by the workers.
+            RuntimeError: if the template process cannot be started or dies.
+        """
+        if function.__module__ == "__main__" or "<" in function.__qualname__:
+            raise UserError(
+                f"{function.__qualname__} cannot run isolated: put it at the top level of an importable module"
+            )
+        if not rows:
+            return []
+        payloads = [pickle.dumps((function, row)) for row in rows]
+        start = None if warm_up is None else pickle.dumps(warm_up)
+        with self._lock:
+            channel = self._connect()
+            try:
+                send(channel, (start, payloads, self.workers, time_limit, memory_limit))
+                answers = receive(channel)
+            except (EOFError, OSError) as error:
+                self._stop()
+                raise RuntimeError("the process that runs isolated rewards died; its message is above") from error
+            except BaseException:  # Ctrl-C between the two leaves an answer in the pipe that belongs to nobody
+                self._stop()
+                raise
+        return [_outcome(pickle.loads(answer)) for answer in answers]
+
+    def close(self) -> None:
+        """Stop every worker; the next ``run`` starts new ones."""
+        held = self._lock.acquire(timeout=1.0)  # at exit a daemon thread may hold it in a call that never returns
+        try:
+            self._stop()
+        finally:
+            if held:
+                self._lock.release()
+
+    def _connect(self) -> socket.socket:
+        if self._channel is not None and self._owner == os.getpid():
+            return self._channel
+        # After a fork this object still holds the parent's socket; two processes on one socket would mix answers.
+        self._process, self._channel = None, None
+        ours, theirs = socket.socketpair()
+        environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONSAFEPATH="1")
+        environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        program = f"import socket; from {_SERVER} import serve; serve(socket.socket(fileno={theirs.fileno()}))"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C reaches us alone; the workers go when our end of the socket closes
+        )
+        theirs.close()
+        self._channel, self._owner = ours, os.getpid()
+        return ours
+
+    def _stop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None and self._owner == os.getpid():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
+            self._process.kill()
+            self._process.wait()
+        self._process, self._channel = None, None
+
+
+def _outcome(answer: tuple[str, Any]) -> Outcome:
+    kind, content = answer
+    return Outcome(value=content) if kind == "value" else Outcome(failure=kind, detail=content)
+
+
+SHARED_POOL = IsolatedPool()
+"""The pool that the built-in rewards use."""
