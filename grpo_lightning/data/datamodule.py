@@ -112,6 +112,7 @@ class PromptDataModule(L.LightningDataModule):
         self._check_ranks()
         # A handful of prompts held in memory is as fast as it gets; Lightning's advice to use workers is for disks.
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*set_vital.*")  # torchdata's own call of a deprecated function
         needs_train = stage in (None, "fit") and self.train_prompts is None
         needs_eval = self.eval_prompts is None and not (stage == "predict" and self.question is not None)
         needs_examples = self.template.examples > len(self._examples)
@@ -122,7 +123,13 @@ class PromptDataModule(L.LightningDataModule):
         eval_rows = [read_rows(source) for source in self.eval_sources]
         if needs_train or needs_examples:
             train_rows = self._disjoint_rows(eval_rows)
-            self._examples, train_rows = train_rows[: self.template.examples], train_rows[self.template.examples :]
+            shown = self.template.examples
+            if len(train_rows) < shown:
+                raise UserError(
+                    f"--data.template.examples is {shown}, but --data.source {self.source.name} has only "
+                    f"{len(train_rows)} rows to show; lower the one or give more data"
+                )
+            self._examples, train_rows = train_rows[:shown], train_rows[shown:]
             if needs_train:
                 self._check_train_size(len(train_rows))
                 self.train_prompts = self._build(train_rows, self.source)

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from grpo_lightning.data.sampler import EpochSampler, deal_evenly
+
+
+def _loader(prompts: int = 10, batch_size: int = 4, **arguments: Any) -> StatefulDataLoader:
+    sampler = EpochSampler(prompts, batch_size=batch_size, **arguments)
+
+    class Numbers(torch.utils.data.Dataset):
+        def __getitem__(self, numbers: list[int]) -> list[int]:
+            return numbers
+
+    return StatefulDataLoader(Numbers(), batch_size=None, sampler=sampler, collate_fn=lambda numbers: numbers)
+
+
+def _epochs(loader: StatefulDataLoader, epochs: range, *, resumed: bool = False) -> list[list[int]]:
+    """The batches of some epochs, in the order of Lightning's calls: a resumed loader is iterated once, before the
+    epoch is named, and that iterator serves the first epoch."""
+    batches = []
+    iterator = iter(loader) if resumed else None
+    for epoch in epochs:
+        loader.sampler.set_epoch(epoch)
+        iterator = iter(loader) if iterator is None else iterator
+        batches += list(iterator)
+        iterator = None
+    return batches
+
+
+def test_each_prompt_once_and_the_tail_left_out() -> None:
+    loader = _loader()
+    assert len(loader) == 2
+    used = [number for batch in loader for number in batch]
+    assert len(used) == len(set(used)) == 8
+
+
+def test_new_order_each_epoch_same_for_the_same_seed() -> None:
+    sampler = EpochSampler(100, batch_size=4, seed=1)
+    assert sampler.order(0) == EpochSampler(100, batch_size=8, rank=1, world_size=2, seed=1).order(0)
+    assert sorted(sampler.order(0)) == sorted(sampler.order(1)) == list(range(100))
+    assert sampler.order(0) != sampler.order(1)
+    assert sampler.order(0) != EpochSampler(100, batch_size=4, seed=2).order(0)
+
+
+def test_without_shuffling_the_data_order_stays() -> None:
+    assert _epochs(_loader(shuffle=False), range(2)) == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_are_dealt_the_global_batch_in_turn(world_size: int) -> None:
+    whole = _epochs(_loader(), range(2))
+    shares = [_epochs(_loader(rank=rank, world_size=world_size), range(2)) for rank in range(world_size)]
+    for number, batch in enumerate(whole):
+        assert [shares[i % world_size][number][i // world_size] for i in range(4)] == batch
+
+
+def test_resume_from_every_position_of_three_epochs() -> None:
+    whole = _epochs(_loader(), range(3))
+    assert len(whole) == 6
+    for done in range(6):
+        # Stop after `done` batches, as a checkpoint written at a batch's end does.
+        loader = _loader()
+        epoch, within = divmod(done, 2)
+        for past in range(epoch):
+            loader.sampler.set_epoch(past)
+            list(loader)
+        loader.sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        for _ in range(within):
+            next(iterator)
+        fresh = _loader()
+        fresh.load_state_dict(loader.state_dict())
+        assert _epochs(fresh, range(epoch, 3), resumed=True) == whole[done:], done
+
+
+def test_state_at_an_epochs_end_starts_the_next_epoch() -> None:
+    whole = _epochs(_loader(), range(3))
+    for epoch in range(2):
+        loader = _loader()
+        loader.sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        for _ in range(2):  # to the last batch, but not to the end of the iteration
+            next(iterator)
+        state = loader.state_dict()
+        fresh = _loader()
+        fresh.load_state_dict(state)
+        assert _epochs(fresh, range(epoch + 1, 3), resumed=True) == whole[2 * (epoch + 1) :]
+        # Without anybody who names the epoch, the state itself knows it.
+        fresh = _loader()
+        fresh.load_state_dict(state)
+        assert list(fresh) == whole[2 * (epoch + 1) : 2 * (epoch + 2)]
+
+
+def test_a_second_resume_loses_nothing() -> None:
+    whole = _epochs(_loader(40, 4), range(1))
+    loader = _loader(40, 4)
+    seen: list[list[int]] = []
+    for _ in range(5):
+        state = loader.state_dict()
+        loader = _loader(40, 4)
+        loader.load_state_dict(state)
+        state = loader.state_dict()  # saved again before a single batch
+        loader = _loader(40, 4)
+        loader.load_state_dict(state)
+        iterator = iter(loader)
+        seen += [next(iterator), next(iterator)]
+    assert seen == whole
+
+
+def test_state_is_the_same_on_every_rank_and_serves_another_number_of_ranks() -> None:
+    states = []
+    for rank in range(2):
+        loader = _loader(rank=rank, world_size=2)
+        next(iter(loader))
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    alone = _loader()
+    alone.load_state_dict(states[1])
+    assert list(alone) == _epochs(_loader(), range(1))[1:]
+
+
+def test_state_of_other_data_starts_the_epoch_again(caplog: pytest.LogCaptureFixture) -> None:
+    loader = _loader(10)
+    next(iter(loader))
+    other = _loader(12)
+    other.load_state_dict(loader.state_dict())
+    with caplog.at_level(logging.WARNING):
+        assert list(other) == _epochs(_loader(12), range(1))
+    assert "the epoch starts again" in caplog.text
+
+
+@pytest.mark.parametrize(("count", "batch_size", "world_size"), [(7, 4, 1), (7, 4, 2), (7, 4, 4), (8, 4, 2), (1, 4, 4)])
+def test_evaluation_counts_every_prompt_once_with_equal_ranks(count: int, batch_size: int, world_size: int) -> None:
+    ranks = [deal_evenly(count, batch_size=batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert len({tuple(len(batch) for batch in batches) for batches in ranks}) == 1
+    counted = sorted(number for batches in ranks for batch in batches for number, counts in batch if counts)
+    assert counted == list(range(count))
+    assert deal_evenly(7, batch_size=4, rank=1, world_size=2) == [[(1, True), (3, True)], [(5, True), (6, False)]]
