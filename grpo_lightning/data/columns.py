@@ -10,6 +10,7 @@ from typing import Any
 from grpo_lightning.data.final_answers import formula_answer
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.types import RewardFunction
 
 
@@ -102,8 +103,6 @@ class ColumnSource(PromptSource):
     def correctness(self) -> RewardFunction:
         if self._correctness is not None:
             return self._correctness
-        from grpo_lightning.rewards import math_accuracy
-
         return math_accuracy
 
     def extract_answer(self, completion: str) -> str | None:

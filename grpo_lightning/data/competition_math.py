@@ -12,6 +12,7 @@ from grpo_lightning.data.hub import read_hub_rows
 from grpo_lightning.data.jsonl import read_json_lines
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.rewards.extraction import boxed_answer
 from grpo_lightning.types import RewardFunction
 
@@ -75,8 +76,6 @@ class CompetitionMath(PromptSource):
 
     @property
     def correctness(self) -> RewardFunction:
-        from grpo_lightning.rewards import math_accuracy
-
         return math_accuracy
 
     def extract_answer(self, completion: str) -> str | None:

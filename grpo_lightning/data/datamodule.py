@@ -110,9 +110,10 @@ class PromptDataModule(L.LightningDataModule):
         if self.tokenizer is None:
             raise UserError("PromptDataModule has no tokenizer; set its `tokenizer`, or run it under a Trainer")
         self._check_ranks()
-        # A handful of prompts held in memory is as fast as it gets; Lightning's advice to use workers is for disks.
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*set_vital.*")  # torchdata's own call of a deprecated function
+        # Prompts are held in memory, so workers would not help; training without evaluation sources is no oversight;
+        # and torchdata calls a deprecated function of torch.
+        for message in ("does not have many workers", "Total length of `list` across ranks is zero", "set_vital"):
+            warnings.filterwarnings("ignore", message=f".*{message}")
         needs_train = stage in (None, "fit") and self.train_prompts is None
         needs_eval = self.eval_prompts is None and not (stage == "predict" and self.question is not None)
         needs_examples = self.template.examples > len(self._examples)

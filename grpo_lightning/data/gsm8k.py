@@ -11,6 +11,7 @@ from grpo_lightning.data.hub import read_hub_rows
 from grpo_lightning.data.jsonl import read_json_lines
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.accuracy import gsm8k_accuracy, gsm8k_gold
 from grpo_lightning.types import RewardFunction
 
 _NOTE = re.compile(r"<<[^<>]*>>")
@@ -60,8 +61,6 @@ class GSM8K(PromptSource):
 
     @property
     def correctness(self) -> RewardFunction:
-        from grpo_lightning.rewards import gsm8k_accuracy
-
         return gsm8k_accuracy
 
     def extract_answer(self, completion: str) -> str | None:
@@ -76,8 +75,8 @@ def split_answer(published: str) -> tuple[str, str]:
     Raises:
         ValueError: if there is no ``####`` with something behind it.
     """
-    work, marker, number = _NOTE.sub("", published).rpartition("####")
-    number = number.strip().replace(",", "").removeprefix("$")
+    work, marker, _ = _NOTE.sub("", published).rpartition("####")
+    number = gsm8k_gold(published).removeprefix("$")
     if not marker or not number:
         raise ValueError("no number after ####")
     work = work.strip()

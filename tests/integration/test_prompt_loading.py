@@ -1,0 +1,167 @@
+"""The data module under a real Trainer: resuming, evaluation and YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from grpo_lightning.data import PromptDataModule, PromptTemplate, RunningTotals
+from grpo_lightning.data.arithmetic import build_tokenizer
+from grpo_lightning.types import PromptBatch
+
+pytestmark = pytest.mark.integration
+
+RAW = PromptTemplate(layout="{question}", answer_format="none")
+
+
+class Recorder(L.LightningModule):
+    """Takes one optimizer step a batch and writes down which rows it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.tokenizer = build_tokenizer()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen: list[tuple[int, list[int]]] = []
+        self.evaluated: list[tuple[int, list[int]]] = []
+
+    def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
+        self.seen.append((self.current_epoch, [prompt.row for prompt in batch.prompts]))
+        optimizer = self.optimizers()
+        self.manual_backward(self.layer.weight.sum())
+        optimizer.step()
+
+    def validation_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.evaluated.append((dataloader_idx, [prompt.row for prompt in batch.prompts if prompt.valid]))
+
+    test_step = predict_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def _data(*, evaluated: bool = True) -> PromptDataModule:
+    sources = [RunningTotals(split="eval", size=5), RunningTotals(split="eval", size=3, seed=1, name="more")]
+    return PromptDataModule(
+        RunningTotals(size=14),
+        template=RAW,
+        prompts_per_step=4,
+        eval_batch_size=4,
+        eval_sources=sources if evaluated else None,
+    )
+
+
+def _trainer(folder: Path, **arguments: Any) -> L.Trainer:
+    arguments = {"max_epochs": 3, "limit_val_batches": 1.0, "num_sanity_val_steps": 0, **arguments}
+    return L.Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        **arguments,
+    )
+
+
+@pytest.mark.parametrize(
+    ("saving", "trainer"),
+    [
+        ({"every_n_train_steps": 1}, {}),
+        ({"save_on_train_epoch_end": False}, {}),
+        ({"save_on_train_epoch_end": False}, {"val_check_interval": 1}),
+        ({"save_on_train_epoch_end": True}, {}),
+        ({"save_on_train_epoch_end": True}, {"limit_val_batches": 0}),
+    ],
+    ids=["each-step", "each-validation", "validation-each-step", "each-epoch", "each-epoch-without-validation"],
+)
+def test_resuming_sees_what_an_unbroken_run_would_have_seen(
+    tmp_path: Path, saving: dict[str, Any], trainer: dict[str, Any]
+) -> None:
+    keep = ModelCheckpoint(dirpath=tmp_path / "kept", filename="{step}", save_top_k=-1, **saving)
+    whole = Recorder()
+    _trainer(tmp_path, callbacks=[keep], **trainer).fit(whole, datamodule=_data())
+    assert [epoch for epoch, _ in whole.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert len({tuple(rows) for _, rows in whole.seen}) == 9
+    checkpoints = sorted((tmp_path / "kept").glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
+    assert len(checkpoints) == (9 if "every_n_train_steps" in saving or "val_check_interval" in trainer else 3)
+    for checkpoint in checkpoints[:-1]:
+        steps = int(checkpoint.stem.partition("=")[2])
+        resumed = Recorder()
+        _trainer(tmp_path, enable_checkpointing=False, **trainer).fit(
+            resumed, datamodule=_data(), ckpt_path=checkpoint, weights_only=True
+        )
+        assert resumed.seen == whole.seen[steps:], checkpoint.stem
+
+
+def test_training_without_evaluation_sources(tmp_path: Path) -> None:
+    recorder = Recorder()
+    _trainer(tmp_path, max_epochs=1, enable_checkpointing=False).fit(recorder, datamodule=_data(evaluated=False))
+    assert len(recorder.seen) == 3
+    assert recorder.evaluated == []
+
+
+def test_every_command_asks_every_source_once(tmp_path: Path) -> None:
+    trainer, data = _trainer(tmp_path, enable_checkpointing=False), _data()
+    for run in (trainer.validate, trainer.test, trainer.predict):
+        recorder = Recorder()
+        run(recorder, datamodule=data)
+        assert recorder.evaluated == [(0, [0, 1, 2, 3]), (0, [4]), (1, [0, 1, 2])]
+    data.question = "How many?"
+    recorder = Recorder()
+    trainer.predict(recorder, datamodule=data)
+    assert recorder.evaluated == [(0, [0])]
+
+
+YAML = """
+source:
+  class_path: grpo_lightning.data.JsonLines
+  init_args:
+    path: {path}
+    question_column: prompt
+    answer_column: response
+    answer_pattern: '\\\\boxed\\{{([A-D])\\}}'
+    correctness: grpo_lightning.data.arithmetic.running_total_accuracy
+eval_sources:
+  - class_path: grpo_lightning.data.GSM8K
+    init_args: {{split: test, limit: 10}}
+  - class_path: grpo_lightning.data.CompetitionMath
+    init_args: {{dataset: HuggingFaceH4/MATH-500, split: test, name: math500, levels: [4, 5]}}
+  - class_path: grpo_lightning.data.HubDataset
+    init_args: {{dataset: someone/something, answer_column: gold}}
+  - class_path: grpo_lightning.data.RunningTotals
+    init_args: {{split: eval, size: 20}}
+template:
+  class_path: grpo_lightning.data.PromptTemplate
+  init_args:
+    answer_format: reasoning_answer
+    style: worked_examples
+    examples: 2
+    chat_options: {{a: false}}
+prompts_per_step: 1
+eval_limit: 7
+"""
+
+
+def test_everything_is_reachable_from_yaml(tmp_path: Path) -> None:
+    from jsonargparse import ArgumentParser
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "Q", "response": "\\\\boxed{B}"}\n')
+    config = tmp_path / "data.yaml"
+    config.write_text(YAML.format(path=path))
+    parser = ArgumentParser()
+    parser.add_class_arguments(PromptDataModule, "data", sub_configs=True)
+    arguments = [f"--data={config}", "--data.template.examples=3", "--data.source.limit=1", "--data.shuffle=false"]
+    data = parser.instantiate_classes(parser.parse_args(arguments)).data
+    assert data.eval_names == ["gsm8k", "math500", "something", "running_totals"]
+    assert data.source.rows()[0]["answer"] == "B"
+    assert data.source.correctness(completions=["#### 3"], answer=["3"]) == [1.0]
+    assert (data.template.examples, data.template.chat_options, data.source.limit) == (3, {"a": False}, 1)
+    assert (data.shuffle, data.eval_limit) == (False, 7)
