@@ -25,8 +25,8 @@ from grpo_lightning.rewards.structure import Equation, Group, Matrix, Relation, 
 LONGEST_ANSWER = 2_000
 """Characters; a longer answer is right only if its normal form is the gold one."""
 
-_CHOICE = re.compile(r"\(?⟦?\(?([A-Z])\)?⟧?\)?")
-_CHOICE_WITH_TEXT = re.compile(r"\(?⟦?\(([A-Z])\)⟧?\)?[\s:.]*\S.*", re.DOTALL)
+_CHOICE = re.compile(r"\(?⟦?\(?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?\(?([A-Z])\)?⟧?\)?")
+_CHOICE_WITH_TEXT = re.compile(r"\(?⟦?\(?([A-Z])\)⟧?\)?[\s:.]*\S.*", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_][\w\s'.-]*")
 _BASED = re.compile(r"(\d+)\s*_\s*\{?\s*(?:⟦)?\s*(\w+)\s*(?:⟧)?\s*\}?")
 _LETTER = re.compile(r"[A-Za-z⟦]")
@@ -144,8 +144,8 @@ def _compare_matrices(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None
         return _in_order(sum(gold.rows, ()), sum(answer.rows, ()), oracle)
     matrix, other = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
     assert isinstance(matrix, Matrix)
-    if isinstance(other, Value):
-        return None  # such as a number times a matrix
+    if isinstance(other, Value):  # such as a number times a matrix
+        return False if is_plain(other.text) else oracle.same_value(as_text(gold), as_text(answer))
     is_vector = len(matrix.rows) == 1 or all(len(row) == 1 for row in matrix.rows)
     if not isinstance(other, Group) or other.kind != "tuple" or not is_vector:
         return False
@@ -173,6 +173,8 @@ def _compare_groups(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None:
     if kinds <= {"list", "set"} or kinds == {"union"}:
         verdict = _in_any_order(gold.items, answer.items, oracle)
         return oracle.same_relation(as_text(gold), as_text(answer)) if kinds == {"union"} and not verdict else verdict
+    if kinds == {"union", "list"}:  # x < 1 or x > 3
+        return _in_any_order(gold.items, answer.items, oracle)
     if kinds <= {"tuple", "list"} or len(kinds) == 1:
         return _in_order(gold.items, answer.items, oracle)
     return False

@@ -16,8 +16,13 @@ from typing import Any
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(\{)?|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\s*([-−+]?\d(?:[\d,.]*\d)?)")
 _ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
-_HASHES = re.compile(r"(?<!#)####(?!#)[\s*]*(?:(?:final\s+)?answer\b(?!\s+is)[\s*:\uff1a]*)?([^\n]*)", re.IGNORECASE)
-_CHINESE_HEADING = re.compile(r"(?<!#)#+[ \t]*(?:最终)?答案[ \t]*[:\uff1a是为]*\s*([^\n]*)")
+_HASHES = re.compile(
+    r"(?<!#)####(?!#)[\s*]*(?:(?:final\s+)?answer\b(?!\s+is)[\s*:\uff1a]*)?((?:(?!</answer>)[^\n])*)", re.IGNORECASE
+)
+_ANSWER_HEADING = re.compile(
+    r"(?<!#)#+[ \t*]*(?:(?:最终)?答案[ \t]*[:\uff1a是为]*|(?:final[ \t]+)?answer\b(?![ \t]+is)[ \t*:]*)\s*([^\n]*)",
+    re.IGNORECASE,
+)
 _SAID = re.compile(
     r"(?:\banswer\b[*_]*\s*(?:(?:is|equals)\b(?:\s+therefore)?|[:\uff1a=])|答案\s*[:\uff1a是为]{1,2})"
     r"[ \t*_]*[:\uff1a]?\s*([^\n]*)",
@@ -117,9 +122,9 @@ def tagged_answer(text: str) -> tuple[int, str] | None:
 def hash_answer(text: str) -> tuple[int, str] | None:
     """End position and content of the last ``#### x`` or ``### 答案: x`` line; headings are passed over."""
     best: tuple[int, str] | None = None
-    for pattern in (_HASHES, _CHINESE_HEADING, _FEW_HASHES):
+    for pattern in (_HASHES, _ANSWER_HEADING, _FEW_HASHES):
         for match in pattern.finditer(text):
-            content = match.group(1).strip(" *\t")
+            content = match.group(1).strip(' *_"\t')
             is_heading = _HEADING_WORD.match(content) or not re.search(r"\w", content)
             if not is_heading and (best is None or match.end() > best[0]):
                 best = (match.end(), content)
@@ -150,7 +155,7 @@ def _inner(content: str) -> str:
     said = said_answer(content)
     if said is not None:
         return said
-    content = content.strip()
+    content = content.strip().removeprefix("####").strip()
     if not _PROSE.search(_MATH.sub("", content)):
         return content
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]

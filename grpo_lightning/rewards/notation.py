@@ -44,10 +44,12 @@ _SUPERSCRIPTS = re.compile("([\u207b\u207a]?[\u2070\u00b9\u00b2\u00b3\u2074-\u20
 
 _WORDS = r"text|mbox|hbox|textrm|textnormal|textsf|texttt|textit|textbf|emph|mathrm|operatorname\*?|mathit|rm|bf|textup"
 _WORDS_MACRO = re.compile(rf"\\(?:{_WORDS})\s*\{{([^{{}}]*)\}}")
-_FONT_MACRO = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathsf|mathtt|boxed|fbox|displaystyle|mathstrut)\s*\{([^{}]*)\}")
+_FONT_MACRO = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|mathsf|mathtt|boxed|fbox|underline|displaystyle|mathstrut)\s*\{([^{}]*)\}"
+)
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
-    r"|(?<!\\)\\[()\[\]](?=\s*$)|^\s*\\[()\[\]]|\*\*|`|\\phantom\{[^{}]*\}"
+    r"|(?<!\\)\\[()\[\]](?=\s*$)|^\s*\\[()\[\]]|\*\*|`|\\phantom\{[^{}]*\}|\\(?:text)?color\{[^{}]*\}"
 )
 _GROUP_SPACE = r"(?:\\!)*(?:\{,\}|,\s*\\!|\\,|\\;|\\ )(?:\\!)*\s*"
 _GROUPED = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_GROUP_SPACE}\d{{3}})+(?!\d)")
@@ -78,6 +80,9 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
     (re.compile(r"\\gt(?![A-Za-z])"), ">"),
     (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset "),
+    (re.compile(r"\\langle(?![A-Za-z])"), "("),
+    (re.compile(r"\\rangle(?![A-Za-z])"), ")"),
+    (re.compile(r"^\s*⟦?\s*(?:USD|US|EUR|GBP|Rs\.?)\s*⟧?\s*(?=\d)"), ""),
     (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\(?:dots|ldots|cdots)(?![A-Za-z])"), "..."),

@@ -28,6 +28,7 @@ _UNITS = re.compile(
     rf"\s*{_UNIT}\s*{_POWER}(?:\s*(?:/|\\cdot|per(?![A-Za-z]))?\s*(?:{_UNIT}|[a-z](?![A-Za-z]))\s*{_POWER})*$"
 )
 _UNIT_FRACTION = re.compile(r"\s*\\frac\{\s*⟦[^⟦⟧]*⟧\s*\}\{\s*⟦[^⟦⟧]*⟧\s*(?:\^\s*\{?\d\}?)?\s*\}$")
+_REMARK = re.compile(r"(?<=\d)\s\([A-Za-z][A-Za-z\s-]{3,}\)$")
 _MAGNITUDES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _MAGNITUDE = re.compile(rf"\s*⟦?\s*({'|'.join(_MAGNITUDES)})s?(?![A-Za-z])", re.IGNORECASE)
 _MATH_WORDS = re.compile(
@@ -77,7 +78,7 @@ def parse_number(text: str) -> Number | None:
 
 def without_units(text: str) -> str:
     r"""The text without a trailing unit: ``45⟦m⟧/⟦s⟧``, ``45 cm^2``, ``45\frac{⟦m⟧}{⟦s⟧}``; words alone are kept."""
-    for pattern in (_UNIT_FRACTION, _UNITS):
+    for pattern in (_REMARK, _UNIT_FRACTION, _UNITS):
         match = pattern.search(text)
         if match and text[: match.start()].strip() and not _NOT_UNITS.search(match.group()):
             if pattern is _UNITS and _MATH_WORDS.search(match.group()):

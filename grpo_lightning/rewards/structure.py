@@ -15,7 +15,8 @@ MOST_ITEMS = 200
 
 _OPEN, _CLOSE = "([{⟦", ")]}⟧"
 _SEPARATOR_WORDS = re.compile(
-    r"\s*,?\s*(?:⟦\s*,?\s*(?:and|or)\s*⟧|\\(?:lor|land|vee)(?![A-Za-z])|(?<=[\s\d}\])])(?:and|or)(?=[\s\d\\(\[-]))\s*"
+    r"\s*,?\s*(?:⟦\s*,?\s*(?:and|or)\s*⟧|\\(?:lor|land|vee)(?![A-Za-z])"
+    r"|(?<=[\d\s,}\])])(?:and|or)(?=\s*[\d\\(\[{A-Z-]|\s+[a-z]\s*[=<>\\]))\s*"
 )
 _RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|to|mapsto|Rightarrow|implies|mid)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(
@@ -86,7 +87,7 @@ def parse_shape(text: str, depth: int = 0) -> Shape:
     parts = _split(_SEPARATOR_WORDS.sub(" , ", text), ",;")
     if 1 < len(parts) <= MOST_ITEMS:
         return Group("list", _items(_named_once(parts), depth))
-    matrix = _MATRIX.fullmatch(text)
+    matrix = _MATRIX.fullmatch(text) or _MATRIX.fullmatch(text[1:-1].strip())  # \\left( \\begin{array} ... \\right)
     if matrix:
         return _matrix(matrix.group(2), depth)
     sides, signs = _relation_parts(text)
@@ -176,6 +177,8 @@ def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape
     if not all(sides):
         return Relation(text)
     if all(sign in ("=", r"\approx") for sign in signs):
+        if _NAME.fullmatch(sides[-1]) and not _NAME.fullmatch(sides[0]):
+            sides = sides[::-1]  # 5 = x
         return Equation(tuple(sides), parse_shape(sides[-1], depth + 1))
     if signs == [r"\in"] and _NAME.fullmatch(sides[0]):
         return parse_shape(sides[1], depth + 1)
@@ -206,14 +209,12 @@ def _bracketed(text: str, depth: int) -> Shape | None:
     if text.startswith(r"\{") and text.endswith(r"\}") and _matching(text, 1) == len(text) - 1:
         parts = _split(_SEPARATOR_WORDS.sub(" , ", text[2:-2]), ",;")
         return Group("set", _items(parts, depth)) if len(parts) <= MOST_ITEMS else None
-    angle = re.fullmatch(r"\\langle(.*)\\rangle", text)
-    inner = angle.group(1) if angle else text[1:-1]
-    if not angle and not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and _matching(text, 0) == len(text) - 1):
+    if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and _matching(text, 0) == len(text) - 1):
         return None
-    parts = _split(inner, ",;")
+    parts = _split(text[1:-1], ",;")
     if not 1 < len(parts) <= MOST_ITEMS:
         return None
-    ends = "()" if angle else text[0] + text[-1]
+    ends = text[0] + text[-1]
     kind = "tuple" if ends == "()" or (len(parts) > 2 and ends == "[]") else ends
     return Group(kind, _items(parts, depth))
 

@@ -21,7 +21,8 @@ _DIGITS = 60
 _TOLERANCE = 40
 """Leading digits that must agree."""
 _SAMPLES = ((Fraction(7, 5), Fraction(3, 11)), (Fraction(-13, 7), Fraction(5, 3)), (Fraction(29, 9), Fraction(-2, 13)))
-_DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\w.])")
+_DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\d.])")
+_TRIG_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*°")
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])")
 
 
@@ -84,6 +85,8 @@ def _parsed(text: str) -> Any:
     from math_verify import LatexExtractionConfig, parse
     from sympy import I
 
+    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])", text):
+        text = _TRIG_DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", text)
     text = without_units(text).replace("°", "").replace("%", r"\cdot \frac{1}{100}")
     if not text or "⟦" in text:
         return None
@@ -108,6 +111,7 @@ def _equal(left: Any, right: Any) -> bool:
     """Exact equality of two expressions; matrices cell by cell."""
     import sympy
 
+    left, right = (side.doit() if isinstance(side, sympy.MatrixExpr) else side for side in (left, right))
     if isinstance(left, sympy.MatrixBase) or isinstance(right, sympy.MatrixBase):
         if not isinstance(left, sympy.MatrixBase) or not isinstance(right, sympy.MatrixBase):
             return False
