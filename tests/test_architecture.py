@@ -31,7 +31,9 @@ FLOORS = {
     "sft": 4,
     "callbacks": 4,
     "evaluation": 4,
+    "loggers": 4,
     "cli": 5,
+    "cli_parser": 5,
     "__main__": 5,
     "__init__": 5,  # names the public classes, so it stands above them; it imports each on first use
 }
