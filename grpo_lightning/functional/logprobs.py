@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = 64 * 2**20
 """Logits held at once. Peak extra memory of ``head_logprobs`` is at most 4 such chunks, forward or backward, beyond its
-inputs, its two outputs and the gradients of its inputs."""
+inputs, its two outputs and the gradients of its inputs; the head's weight in the dtype of the hidden states and its
+gradient in float32 come on top where the head has another dtype."""
 
 
 class TokenScores(NamedTuple):
@@ -93,60 +95,94 @@ class _HeadLogprobs(torch.autograd.Function):
         low = weight.to(hidden.dtype)
         logprobs = torch.empty(len(hidden), dtype=precise, device=hidden.device)
         entropy, normalizer = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        for start in range(0, len(hidden), rows):
-            part = slice(start, start + rows)
-            logits, _ = _logits(hidden[part], low, bias, factor, cap)
-            normalizer[part] = logits.logsumexp(dim=-1)
-            logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizer[part]
-            probabilities = (logits - normalizer[part, None]).exp_()
-            entropy[part] = normalizer[part] - torch.linalg.vecdot(probabilities, logits)
+        for part in _slices(len(hidden), rows):
+            logits = _logits(hidden[part], low, bias, factor, cap)
+            logprobs[part], entropy[part], normalizer[part] = _scores(logits, targets[part])
+            del logits  # or it would still be there while the next chunk's are made
         ctx.save_for_backward(hidden, weight, targets, bias, normalizer, entropy)
         ctx.factor, ctx.cap, ctx.rows = factor, cap, rows
         return logprobs, entropy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:  # noqa: N805
+    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets, bias, normalizer, entropy = ctx.saved_tensors
         need_hidden, need_weight, _, need_bias, *_ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
-        grad_weight = torch.zeros_like(weight) if need_weight else None
-        grad_bias = torch.zeros_like(bias) if need_bias else None
+        # Summed up over chunks in float32: in bfloat16 each of many additions would round.
+        grad_weight = torch.zeros_like(weight, dtype=normalizer.dtype) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=normalizer.dtype) if need_bias else None
         low = weight.to(hidden.dtype)
         with_entropy = bool(grad_entropy.any())
-        for start in range(0, len(hidden), ctx.rows):
-            part = slice(start, start + ctx.rows)
-            logits, tanh = _logits(hidden[part], low, bias, ctx.factor, ctx.cap)
-            log_p = logits.sub_(normalizer[part, None])
-            p = log_p.exp()
-            # d log p_target = onehot - p;  d entropy = -p (log p + entropy)
-            slope = grad_logprobs[part, None]
-            grad = p * (-slope - grad_entropy[part, None] * (log_p + entropy[part, None])) if with_entropy else p * -slope
-            grad.scatter_add_(1, targets[part, None], slope.to(grad.dtype))
-            if tanh is not None:
-                grad.mul_(1 - tanh.square()).mul_(ctx.cap[1])
+        columns = max(1, ctx.rows * len(weight) // max(hidden.shape[1], 1))
+        for part in _slices(len(hidden), ctx.rows):
+            logits = _logits(hidden[part], low, bias, ctx.factor, ctx.cap)
+            slopes = grad_logprobs[part, None], grad_entropy[part, None] if with_entropy else None
+            grad = _logits_gradient(logits, targets[part], normalizer[part, None], entropy[part, None], slopes, ctx.cap)
+            del logits
             grad = grad.mul_(ctx.factor).to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = grad @ low
             if grad_weight is not None:
-                grad_weight += grad.T @ hidden[part]
+                # In pieces that are no larger than a chunk: the whole product is as large as the weight.
+                for piece in _slices(len(weight), columns):
+                    grad_weight[piece] += grad[:, piece].T @ hidden[part]
             if grad_bias is not None:
                 grad_bias += grad.sum(dim=0, dtype=grad_bias.dtype)
+            del grad
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        if grad_bias is not None:
+            grad_bias = grad_bias.to(bias.dtype)
         return grad_hidden, grad_weight, None, grad_bias, None, None, None
 
 
 def _logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, factor: float, cap: tuple[float, float] | None
-) -> tuple[Tensor, Tensor | None]:
-    """Logits at the sampling temperature ``[n, V]``, at least float32, and tanh(x / c) where they are capped."""
+) -> Tensor:
+    """Logits at the sampling temperature, at least float32, ``[n, V]``; in place, so that there is one copy of them."""
     logits = _at_least_float32(hidden @ weight.T)
     if bias is not None:
-        logits = logits + bias
-    logits = logits * factor if factor != 1 else logits
-    if cap is None:
-        return logits, None
-    tanh = (logits / cap[0]).tanh_()
-    return tanh * (cap[0] * cap[1]), tanh
+        logits.add_(bias)
+    if factor != 1:
+        logits.mul_(factor)
+    return logits if cap is None else logits.div_(cap[0]).tanh_().mul_(cap[0] * cap[1])
+
+
+def _scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability of the targets, entropy and log of the normalizer, each ``[n]``, from logits ``[n, V]``."""
+    normalizer = logits.logsumexp(dim=-1)
+    logprobs = logits.gather(1, targets[:, None]).squeeze(1) - normalizer
+    mean_logit = (logits - normalizer[:, None]).exp_().mul_(logits).sum(dim=-1)
+    return logprobs, normalizer - mean_logit, normalizer
+
+
+def _logits_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    normalizer: Tensor,
+    entropy: Tensor,
+    slopes: tuple[Tensor, Tensor | None],
+    cap: tuple[float, float] | None,
+) -> Tensor:
+    """Gradient with respect to (uncapped) logits, ``[n, V]``; ``slopes`` are those of log-probability and entropy.
+
+    d log p_target = onehot - p;  d entropy = -p (log p + entropy);  d capped / d uncapped = (1 - tanh²) / temperature.
+    """
+    slope, entropy_slope = slopes
+    cap_slope = None if cap is None else (logits / (cap[0] * cap[1])).square_().neg_().add_(1).mul_(cap[1])
+    log_p = logits.sub_(normalizer)
+    grad = log_p.exp()
+    if entropy_slope is None:
+        grad.mul_(-slope)
+    else:
+        grad.mul_(log_p.add_(entropy).mul_(entropy_slope).add_(slope).neg_())
+    grad.scatter_add_(1, targets[:, None], slope.to(grad.dtype))
+    return grad if cap_slope is None else grad.mul_(cap_slope)
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, length, size))
 
 
 def _at_least_float32(values: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""Which tokens count, with padding that is also an end-of-sequence token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from grpo_lightning.functional.masking import completion_mask, masked_mean, masked_sum
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([5, 6, 1, 1, 1], [1, 1, 1, 0, 0]),  # the first end token is trained, padding (the same id) is not
+        ([1, 1, 1], [1, 0, 0]),  # nothing but the end
+        ([5, 6, 7], [1, 1, 1]),  # cut by the length limit
+        ([5, 1, 6, 1], [1, 1, 0, 0]),  # what follows the end never counts
+    ],
+)
+def test_padding_with_the_end_token_keeps_the_first_end_and_drops_the_rest(ids: list[int], expected: list[int]) -> None:
+    assert completion_mask(torch.tensor([ids]), [1]).tolist() == [expected]
+
+
+def test_any_of_several_end_tokens_ends_a_completion() -> None:
+    ids = torch.tensor([[5, 2, 9, 9], [5, 6, 1, 2], [5, 6, 7, 8]])
+    assert completion_mask(ids, (1, 2)).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_masked_sum_weighs_and_ignores_what_has_no_weight() -> None:
+    values = torch.tensor([[2.0, math.nan, 3.0], [math.inf, 4.0, -1.0]], requires_grad=True)
+    total = masked_sum(values, torch.tensor([[0.5, 0.0, 1.0], [0.0, 0.25, 2.0]]))
+    assert total.item() == pytest.approx(1 + 3 + 1 - 2)
+    total.backward()
+    assert values.grad.tolist() == [[0.5, 0.0, 1.0], [0.0, 0.25, 2.0]]
+
+
+def test_masked_mean_divides_by_what_counts() -> None:
+    values = torch.tensor([[1.0, 2.0, 50.0], [6.0, 50.0, 50.0]])
+    assert masked_mean(values, torch.tensor([[1.0, 1, 0], [1, 0, 0]])).item() == 3.0
+    assert masked_mean(values, torch.zeros(2, 3)).item() == 0.0
