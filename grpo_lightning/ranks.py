@@ -33,9 +33,10 @@ def gather_rows(rows: Tensor) -> Tensor:
     """The rows of all ranks in rank order; every rank must bring the same shape. ``[n, ...]`` to ``[world·n, ...]``."""
     if not _many():
         return rows
-    parts = [torch.empty_like(rows) for _ in range(world_size())]
-    dist.all_gather(parts, rows.contiguous())
-    return torch.cat(parts)
+    sent = _sendable(rows).contiguous()
+    parts = [torch.empty_like(sent) for _ in range(world_size())]
+    dist.all_gather(parts, sent)
+    return torch.cat(parts).to(rows.device)
 
 
 def gather_objects(items: list[Any]) -> list[Any]:
@@ -54,6 +55,11 @@ def _many() -> bool:
 def _reduce(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
     if not _many():
         return values
-    total = values.clone()
+    total = _sendable(values).clone()
     dist.all_reduce(total, op=operation)
-    return total
+    return total.to(values.device)
+
+
+def _sendable(values: Tensor) -> Tensor:
+    """On a device that the ranks can exchange: NCCL, which Lightning uses on GPUs, takes no CPU tensors."""
+    return values.cuda() if dist.get_backend() == "nccl" else values

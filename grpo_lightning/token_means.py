@@ -34,7 +34,7 @@ class TokenMeans:
 
     def add_max(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Keep the largest entry under ``mask`` (0 if there is none) as ``name``; arguments as in ``add``."""
-        largest = torch.where(mask > 0, values.detach(), 0).max().double().cpu()
+        largest = torch.where(mask > 0, values.detach().double(), -torch.inf).max().cpu()
         self._maxima[name] = torch.maximum(self._maxima.get(name, largest), largest)
 
     def add_total(self, name: str, value: Tensor) -> None:
@@ -51,5 +51,6 @@ class TokenMeans:
             for name, total in zip(names, totals[1:], strict=True)
         }
         for name in sorted(self._maxima):
-            figures[name] = float(ranks.all_max(self._maxima[name]))
+            largest = float(ranks.all_max(self._maxima[name]))
+            figures[name] = 0.0 if largest == -torch.inf else largest
         return figures

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,7 +23,6 @@ from grpo_lightning.models.policy import Policy
 
 log = logging.getLogger(__name__)
 DType = Literal["float32", "bfloat16"]
-T = TypeVar("T")
 
 
 def load_config(name_or_path: str, *, flag: str, trust_remote_code: bool = False) -> PretrainedConfig:
@@ -36,7 +36,7 @@ def load_config(name_or_path: str, *, flag: str, trust_remote_code: bool = False
     config = _load(AutoConfig.from_pretrained, name_or_path, flag, trust_remote_code=trust_remote_code)
     for part in [config, *(v for v in vars(config).values() if isinstance(v, PretrainedConfig))]:
         for key, value in vars(part).items():
-            if key.endswith(("dropout", "pdrop", "dropout_p", "dropout_prob")) and isinstance(value, float):
+            if key.endswith(("dropout", "drop", "dropout_p", "dropout_prob")) and isinstance(value, float):
                 setattr(part, key, 0.0)
     return config
 
@@ -71,6 +71,9 @@ def load_policy(
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
         gradient_checkpointing: keep only each layer's input for the backward pass and compute the rest again.
         trust_remote_code: run model code that comes with the weights.
+
+    Raises:
+        UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
     """
     if dtype == "bfloat16":
         log.warning(
@@ -78,7 +81,7 @@ def load_policy(
             "use --model.dtype float32 with --trainer.precision bf16-mixed for bfloat16 speed.",
             flag,
         )
-    model = _load(
+    model, report = _load(
         AutoModelForCausalLM.from_pretrained,
         name_or_path,
         flag,
@@ -86,7 +89,13 @@ def load_policy(
         dtype=getattr(torch, dtype),
         attn_implementation=attn_implementation,
         trust_remote_code=trust_remote_code,
+        output_loading_info=True,
     )
+    if missing := sorted(report["missing_keys"]):
+        raise UserError(
+            f"{flag} {name_or_path}: its weights lack {len(missing)} tensors ({', '.join(missing[:3])}), which would "
+            "start from random numbers; is the download or export complete?"
+        )
     policy = Policy(model)
     policy.verify()
     if gradient_checkpointing:
@@ -111,13 +120,20 @@ def context_length(config: PretrainedConfig) -> int | None:
     return getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
 
 
-def _load(loader: Callable[..., T], name_or_path: str, flag: str, **kwargs: Any) -> T:
-    looks_local = name_or_path.startswith((".", "/", "~")) or Path(name_or_path).exists()
+def _load(loader: Callable[..., Any], name_or_path: str, flag: str, **kwargs: Any) -> Any:
+    # A hub id is "name" or "owner/name"; anything else is a folder.
+    looks_local = name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1 or Path(name_or_path).exists()
     if looks_local and not Path(name_or_path).is_dir():
         raise UserError(f"{flag} {name_or_path}: no such folder; give a Hugging Face model folder or hub id")
     try:
         return loader(name_or_path, **kwargs)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except ImportError as error:
+        raise UserError(f"{flag} {name_or_path}: needs a package that is missing: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         hint = "is it a Hugging Face model folder?" if looks_local else "no such folder here, and the hub has no answer"
-        raise UserError(f"{flag} {name_or_path}: cannot be loaded ({hint}): {reason}") from error
+        raise UserError(f"{flag} {name_or_path}: cannot be loaded ({hint}): {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

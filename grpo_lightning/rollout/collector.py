@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,7 +87,8 @@ class RolloutCollector:
         """
         clock = _Clock()
         with clock("generate"):
-            completions = engine.generate([p.token_ids for p in prompts], self.sampling, group_size=self.group_size, seeds=seeds)
+            ids = [prompt.token_ids for prompt in prompts]
+            completions = engine.generate(ids, self.sampling, group_size=self.group_size, seeds=seeds)
             decode(self.tokenizer, completions)
         with clock("reward"):
             scores = self.scorer.score(prompts, completions, trainer_state=trainer_state)
@@ -113,7 +114,8 @@ class RolloutCollector:
                     if score_reference is not None:
                         micro_batch.ref_logprobs = score_reference(micro_batch)
         metrics = _reward_metrics(rewards, terms) | _length_metrics(completions) | scores.metrics | clock.metrics()
-        metrics["rollout/dropped_sequences"] = float((advantages == 0).double().mean()) if drop_zero_advantage else 0.0
+        dropped = (ranks.gather_rows(advantages) == 0).double().mean() if drop_zero_advantage else 0.0
+        metrics["rollout/dropped_sequences"] = float(dropped)
         return Rollout(
             prompts=prompts,
             completions=completions,
@@ -137,11 +139,12 @@ class RolloutCollector:
 
     def _batch(self, prompts: list[Prompt], completions: list[list[Completion]], advantages: Tensor) -> RolloutBatch:
         """One row per completion, prompt by prompt."""
-        rows = [(prompt, completion) for prompt, group in zip(prompts, completions, strict=True) for completion in group]
+        groups = zip(prompts, completions, strict=True)
+        rows = [(prompt, completion) for prompt, group in groups for completion in group]
         padded = pad_rows(
             [prompt.token_ids for prompt, _ in rows],
             [completion.token_ids for _, completion in rows],
-            pad_token_id=int(self.tokenizer.pad_token_id),  # type: ignore[arg-type]
+            pad_token_id=int(self.tokenizer.pad_token_id),
         )
         sampling_logprobs = torch.zeros_like(padded.completion_mask)
         for row, (_, completion) in zip(sampling_logprobs, rows, strict=True):
@@ -201,7 +204,7 @@ class _Clock:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def __call__(self, phase: str):  # noqa: ANN204
+    def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self.seconds[phase] = time.perf_counter() - start

@@ -1,0 +1,106 @@
+"""Advantages by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_lightning.advantages import group_centered, group_normalized, group_std, zero_spread
+from grpo_lightning.errors import UserError
+
+NAN = math.nan
+
+
+def _rows(advantages: torch.Tensor) -> list:
+    return [pytest.approx(row, abs=1e-6) for row in advantages.tolist()]
+
+
+def test_uses_the_sample_standard_deviation_and_epsilon_1e_4() -> None:
+    rewards = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
+    # mean 1/4; sample variance (9/16 + 3/16) / 3 = 1/4, std 1/2. The population's std would give 1.7321.
+    assert group_normalized(rewards, eps=0.0).tolist() == _rows(torch.tensor([[1.5, -0.5, -0.5, -0.5]]))
+    assert group_normalized(rewards)[0, 0].item() == pytest.approx(0.75 / 0.5001, abs=1e-9)  # 1.4997
+    pair = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    assert group_normalized(pair, eps=0.0)[0].tolist() == pytest.approx([0.70711, -0.70711], abs=1e-5)
+
+
+def test_centered_divides_by_nothing() -> None:
+    rewards = torch.tensor([[1.0, 0, 0, 0], [8.0, 0, 0, 0]])
+    assert group_centered(rewards).tolist() == [[0.75, -0.25, -0.25, -0.25], [6.0, -2.0, -2.0, -2.0]]
+
+
+@pytest.mark.parametrize("estimator", [group_normalized, group_centered])
+def test_each_prompt_has_its_own_baseline_whatever_the_order(estimator) -> None:
+    rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [5.0, 7.0]])
+    advantages = estimator(rewards)
+    assert advantages[1].tolist() == [0.0, 0.0]
+    assert advantages[0, 0] > 0 > advantages[0, 1]
+    for order in ([1, 0, 2], [2, 1, 0]):
+        assert torch.equal(estimator(rewards[order]), advantages[order])
+
+
+def test_the_same_question_twice_in_a_batch_stays_two_groups() -> None:
+    # Together their mean would be 1/4 and three of the four would be punished.
+    assert group_centered(torch.tensor([[1.0, 0.0], [0.0, 0.0]])).tolist() == [[0.5, -0.5], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("estimator", [group_normalized, group_centered])
+@pytest.mark.parametrize(
+    "group",
+    [
+        [1.0, 1.0, 1.0, 1.0],
+        [0.0, 0.0, 0.0, 0.0],
+        [0.3, 0.1 + 0.2, 0.3, 0.3],
+        [1e6, 1e6 + 0.1, 1e6, 1e6],  # one unit of float32 at a million is 0.06
+        [-0.1 * 3, -0.3, -0.3, -0.3],
+    ],
+)
+def test_equal_rewards_up_to_rounding_teach_exactly_nothing(estimator, group: list[float]) -> None:
+    rewards = torch.tensor([group], dtype=torch.float64)
+    assert estimator(rewards).tolist() == [[0.0] * 4]
+    assert zero_spread(rewards).tolist() == [True]
+
+
+def test_a_small_but_real_spread_is_kept() -> None:
+    rewards = torch.tensor([[0.001, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert group_normalized(rewards)[0, 0].item() == pytest.approx(0.00075 / 0.0006)
+    assert zero_spread(rewards).tolist() == [False]
+
+
+def test_a_missing_reward_is_left_out_and_has_no_advantage() -> None:
+    rewards = torch.tensor([[1.0, NAN, 0.0, NAN], [NAN, NAN, NAN, 3.0], [NAN, NAN, NAN, NAN]], dtype=torch.float64)
+    assert group_centered(rewards).tolist() == [[0.5, 0.0, -0.5, 0.0], [0.0] * 4, [0.0] * 4]
+    expected = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert group_normalized(rewards)[0].tolist() == pytest.approx([expected, 0.0, -expected, 0.0])
+    assert group_normalized(rewards)[1:].tolist() == [[0.0] * 4, [0.0] * 4]
+    assert group_std(rewards).tolist() == pytest.approx([math.sqrt(0.5), 0.0, 0.0])
+    assert zero_spread(rewards).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("function", [group_normalized, group_centered, group_std])
+def test_a_group_of_one_is_refused(function) -> None:
+    with pytest.raises(UserError, match=r"--rollout\.group_size 1"):
+        function(torch.tensor([[1.0], [0.0]]))
+
+
+def test_keeps_the_dtype_of_the_rewards() -> None:
+    assert group_normalized(torch.tensor([[1.0, 0.0]])).dtype == torch.float32
+    assert group_normalized(torch.tensor([[1.0, 0.0]], dtype=torch.float64)).dtype == torch.float64
+
+
+@given(
+    group=st.lists(st.integers(-20, 20), min_size=2, max_size=9),
+    shift=st.integers(-1000, 1000),
+    factor=st.sampled_from([0.5, 2.0, 8.0]),
+)
+def test_advantages_sum_to_zero_and_ignore_an_offset(group: list[int], shift: int, factor: float) -> None:
+    rewards = torch.tensor([group], dtype=torch.float64)
+    for estimator in (group_normalized, group_centered):
+        advantages = estimator(rewards)
+        assert advantages.sum().item() == pytest.approx(0.0, abs=1e-9)
+        torch.testing.assert_close(estimator(rewards + shift), advantages, rtol=0, atol=1e-9)
+    torch.testing.assert_close(group_centered(rewards * factor), group_centered(rewards) * factor)
