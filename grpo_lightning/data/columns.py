@@ -13,6 +13,9 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.types import RewardFunction
 
+OTHER_FILES = "read data of another layout with --data.source grpo_lightning.data.JsonLines or HubDataset"
+"""What to do where a source of fixed columns meets other columns."""
+
 
 class ColumnSource(PromptSource):
     """A table whose columns are named by the user; subclasses say where the table comes from.
@@ -63,15 +66,11 @@ class ColumnSource(PromptSource):
 
     def rows(self) -> list[dict[str, Any]]:
         table = self.table()[: self.limit]
-        require_columns(
-            table,
-            {
-                "--data.source.question_column": self.question_column,
-                "--data.source.answer_column": self.answer_column,
-                "--data.source.solution_column": self.solution_column,
-            },
-            where=self.where,
-        )
+        for role in ("question", "answer", "solution"):
+            column = getattr(self, f"{role}_column")
+            if column is not None:
+                remedy = f"name the right one by --data.source.{role}_column"
+                require_columns(table, [column], where=self.where, remedy=remedy)
         rows = []
         for number, row in enumerate(table):
             picked = {**row, "question": row[self.question_column], "answer": self._gold(row, number)}
@@ -109,22 +108,23 @@ class ColumnSource(PromptSource):
         return formula_answer(completion)
 
 
-def require_columns(rows: Sequence[dict[str, Any]], columns: dict[str, str | None], *, where: str) -> None:
-    """Refuse a table without rows or without a column.
+def require_columns(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, where: str, remedy: str) -> None:
+    """Refuse a table without rows or without one of the columns.
 
     Args:
         rows: the table.
-        columns: flag to the column it names; None where the flag names none.
+        columns: what it must have.
         where: the table, for the message.
+        remedy: what to do if a column is missing, for the message.
 
     Raises:
-        UserError: naming the flag, the column and the columns that exist.
+        UserError: naming the column, the columns that exist and the remedy.
     """
     if not rows:
         raise UserError(f"{where} has no rows; give --data.source a data set that is not empty")
-    for flag, column in columns.items():
-        if column is not None and column not in rows[0]:
-            raise UserError(f"{where} has no column {column!r} ({flag}); its columns are: {', '.join(rows[0])}")
+    for column in columns:
+        if column not in rows[0]:
+            raise UserError(f"{where} has no column {column!r}, only {', '.join(rows[0])}; {remedy}")
 
 
 def check_limit(limit: int | None) -> int | None:

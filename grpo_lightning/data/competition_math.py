@@ -6,7 +6,7 @@ import logging
 import re
 from typing import Any
 
-from grpo_lightning.data.columns import check_limit, require_columns
+from grpo_lightning.data.columns import OTHER_FILES, check_limit, require_columns
 from grpo_lightning.data.final_answers import formula_answer
 from grpo_lightning.data.hub import read_hub_rows
 from grpo_lightning.data.jsonl import read_json_lines
@@ -61,7 +61,7 @@ class CompetitionMath(PromptSource):
         else:
             where = f"--data.source.dataset {self.dataset}"
             table = read_hub_rows(self.dataset, config=self.config, split=self.split)
-        require_columns(table, {"the problem's text": "problem", "its solution": "solution"}, where=where)
+        require_columns(table, ["problem", "solution"], where=where, remedy=OTHER_FILES)
         rows = [_row(row) for row in table]
         if self.levels is not None:
             rows = [row for row in rows if row["level"] in self.levels]

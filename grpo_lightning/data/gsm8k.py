@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from grpo_lightning.data.columns import check_limit, require_columns
+from grpo_lightning.data.columns import OTHER_FILES, check_limit, require_columns
 from grpo_lightning.data.final_answers import number_answer
 from grpo_lightning.data.hub import read_hub_rows
 from grpo_lightning.data.jsonl import read_json_lines
@@ -56,7 +56,7 @@ class GSM8K(PromptSource):
             where = f"--data.source.dataset {self.dataset}"
             table = read_hub_rows(self.dataset, config=self.config, split=self.split)
         table = table[: self.limit]
-        require_columns(table, {"GSM8K's own": "question", "GSM8K's": "answer"}, where=where)
+        require_columns(table, ["question", "answer"], where=where, remedy=OTHER_FILES)
         return [_row(row, f"{where}, row {number}") for number, row in enumerate(table)]
 
     @property

@@ -26,7 +26,7 @@ class Recorder(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.tokenizer = build_tokenizer()
-        self.layer = torch.nn.Linear(1, 1)
+        self.layer = torch.nn.Linear(1, 1, bias=False)
         self.seen: list[tuple[int, list[int]]] = []
         self.evaluated: list[tuple[int, list[int]]] = []
 
@@ -78,8 +78,9 @@ def _trainer(folder: Path, **arguments: Any) -> L.Trainer:
         ({"save_on_train_epoch_end": False}, {"val_check_interval": 1}),
         ({"save_on_train_epoch_end": True}, {}),
         ({"save_on_train_epoch_end": True}, {"limit_val_batches": 0}),
+        ({"every_n_train_steps": 1}, {"limit_train_batches": 2}),
     ],
-    ids=["each-step", "each-validation", "validation-each-step", "each-epoch", "each-epoch-without-validation"],
+    ids=["each-step", "each-validation", "validation-each-step", "each-epoch", "no-validation", "short-epochs"],
 )
 def test_resuming_sees_what_an_unbroken_run_would_have_seen(
     tmp_path: Path, saving: dict[str, Any], trainer: dict[str, Any]
@@ -87,10 +88,12 @@ def test_resuming_sees_what_an_unbroken_run_would_have_seen(
     keep = ModelCheckpoint(dirpath=tmp_path / "kept", filename="{step}", save_top_k=-1, **saving)
     whole = Recorder()
     _trainer(tmp_path, callbacks=[keep], **trainer).fit(whole, datamodule=_data())
-    assert [epoch for epoch, _ in whole.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert len({tuple(rows) for _, rows in whole.seen}) == 9
+    length = trainer.get("limit_train_batches", 3)
+    assert [epoch for epoch, _ in whole.seen] == [0] * length + [1] * length + [2] * length
+    assert len({tuple(rows) for _, rows in whole.seen}) == 3 * length
     checkpoints = sorted((tmp_path / "kept").glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
-    assert len(checkpoints) == (9 if "every_n_train_steps" in saving or "val_check_interval" in trainer else 3)
+    each_step = "every_n_train_steps" in saving or "val_check_interval" in trainer
+    assert len(checkpoints) == (3 * length if each_step else 3)
     for checkpoint in checkpoints[:-1]:
         steps = int(checkpoint.stem.partition("=")[2])
         resumed = Recorder()

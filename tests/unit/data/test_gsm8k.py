@@ -47,6 +47,13 @@ def test_answer_without_number_is_refused_with_its_row(tmp_path: Path, published
         GSM8K(_file(tmp_path, "#### 1", published)).rows()
 
 
+def test_other_columns_are_refused_with_what_to_use_instead(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"problem": "Q", "answer": "1"}')
+    with pytest.raises(UserError, match=r"no column 'question', only problem, answer; read data .*JsonLines"):
+        GSM8K(str(path)).rows()
+
+
 def test_extracted_answers_are_equal_strings_when_equal() -> None:
     texts = ["#### 1,234", "so #### $1234.00", "\\boxed{1234}", "The answer is 1234 eggs."]
     assert {GSM8K().extract_answer(text) for text in texts} == {"1234"}

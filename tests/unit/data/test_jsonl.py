@@ -47,7 +47,11 @@ def test_letter_is_taken_from_a_full_solution(tmp_path: Path) -> None:
         ("\n \n", {}, "has no rows"),
         ('{"a": 1}\n{', {}, "line 2 is not JSON"),
         ("[1]\n", {}, "line 1 holds list"),
-        ('{"a": 1, "b": 2}', {}, r"no column 'question' \(--data.source.question_column\); its columns are: a, b"),
+        (
+            '{"a": 1, "b": 2}',
+            {},
+            r"no column 'question', only a, b; name the right one by --data\.source\.question_column",
+        ),
         ('{"question": "Q", "b": 2}', {}, "no column 'answer'"),
         ('{"question": "Q", "answer": "1"}', {"solution_column": "work"}, "no column 'work'"),
         ('{"question": "Q", "answer": null}', {}, "row 0: column 'answer' holds None"),

@@ -97,6 +97,14 @@ def test_state_at_an_epochs_end_starts_the_next_epoch() -> None:
         assert list(fresh) == whole[2 * (epoch + 1) : 2 * (epoch + 2)]
 
 
+def test_an_epoch_that_was_cut_short_is_not_gone_on_with_in_the_next_one() -> None:
+    loader = _loader()
+    next(iter(loader))  # Lightning's limit_train_batches=1
+    fresh = _loader()
+    fresh.load_state_dict(loader.state_dict())
+    assert _epochs(fresh, range(1, 2), resumed=True) == _epochs(_loader(), range(1, 2))
+
+
 def test_a_second_resume_loses_nothing() -> None:
     whole = _epochs(_loader(40, 4), range(1))
     loader = _loader(40, 4)
