@@ -6,32 +6,48 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("grpo_lightning").setLevel(logging.INFO)
-    _silence_what_we_chose()
+    _speak_plainly()
+    from grpo_lightning.cli import GRPOCommandLine
     from grpo_lightning.errors import RunStopped, UserError
 
     try:
-        from grpo_lightning.cli import GRPOCommandLine
-
         GRPOCommandLine(args)
-    except (UserError, RunStopped) as error:
-        print(f"{'error' if isinstance(error, UserError) else 'stopped'}: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, UserError) else 1)
+    except Exception as error:
+        for cause in _chain(error):  # jsonargparse wraps what a constructor raises
+            if isinstance(cause, UserError | RunStopped):
+                print(f"{'error' if isinstance(cause, UserError) else 'stopped'}: {cause}", file=sys.stderr)
+                sys.exit(2 if isinstance(cause, UserError) else 1)
+        raise
 
 
-def _silence_what_we_chose() -> None:
-    """Warnings of Lightning about choices that are deliberate here."""
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _speak_plainly() -> None:
+    """Our own messages as bare lines on stderr; none of the libraries' remarks on what is deliberate here."""
+    log = logging.getLogger("grpo_lightning")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "litlogger" not in str(record.msg))
     for message in (
         ".*does not have many workers.*",  # prompts are token lists in memory
         ".*exists and is not empty.*",  # the run folder is prepared by RunFolderCallback
-        ".*The number of training batches.*log_every_n_steps.*",
-        ".*`training_step` returned `None`.*",
+        ".*You have overridden `transfer_batch_to_device`.*",  # batches hold no tensors
+        ".*LeafSpec.*is deprecated.*",
+        ".*set_vital.*is deprecated.*",
     ):
         warnings.filterwarnings("ignore", message=message)
 

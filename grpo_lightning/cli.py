@@ -15,6 +15,7 @@ from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback
 from grpo_lightning.callbacks.samples import SamplesCallback
+from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV
@@ -45,6 +46,7 @@ class GRPOCommandLine(LightningCLI):
             PolicyModule,
             PromptDataModule,
             subclass_mode_model=True,
+            parser_class=OneLineParser,
             save_config_callback=RunFolderCallback,
             seed_everything_default=0,
             auto_configure_optimizers=False,
@@ -81,7 +83,7 @@ class GRPOCommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
-            if trainer.get(flag) not in (None, 1):
+            if trainer.get(flag) not in (None, 1) or (flag.startswith("gradient") and trainer[flag] is not None):
                 raise UserError(f"--trainer.{flag} {trainer[flag]}: not used here; set {ours} instead")
         if str(trainer.get("precision")).startswith("16"):
             raise UserError(f"--trainer.precision {trainer['precision']}: use bf16-mixed or 32-true; fp16 is not supported")

@@ -79,7 +79,7 @@ class EvaluationCallback(L.Callback):
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        greedy, samples = self._generate(trainer, pl_module, batch, batch_idx)
+        greedy, samples = self._generate(trainer, pl_module, batch)
         self._tallies[dataloader_idx].add(batch.prompts, greedy, samples)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
@@ -118,7 +118,7 @@ class EvaluationCallback(L.Callback):
     def on_predict_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        greedy, samples = self._generate(trainer, pl_module, batch, batch_idx)
+        greedy, samples = self._generate(trainer, pl_module, batch)
         groups = [[*g, *s] for g, s in zip(greedy, samples, strict=True)]
         scored = self._rollout.rewards and all("answer" in prompt.columns for prompt in batch.prompts)
         terms = RewardScorer(self._rollout.rewards, None).score(batch.prompts, groups).terms if scored else {}
@@ -140,11 +140,11 @@ class EvaluationCallback(L.Callback):
     # --- generation ------------------------------------------------------------------------------------------------
 
     def _generate(
-        self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch
     ) -> tuple[list[list[Completion]], list[list[Completion]]]:
         """Greedy answers ``[P][1 or 0]`` and samples ``[P][n]``, decoded."""
         engine = self._rollout.ready_engine(trainer, pl_module)
-        prompts, seeds = [p.token_ids for p in batch.prompts], self._rollout.seeds("evaluation", batch_idx, len(batch))
+        prompts, seeds = [p.token_ids for p in batch.prompts], self._rollout.seeds("evaluation", 0, batch)
         assert self.max_completion_length is not None
         groups: list[list[list[Completion]]] = []
         for number, sampling in (

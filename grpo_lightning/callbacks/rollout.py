@@ -213,10 +213,9 @@ class RolloutCallback(L.Callback):
         if self.engine.weights_lost_in_sleep:
             self._synced_version = None
 
-    def seeds(self, purpose: str, rollout: int, prompts: int) -> list[int]:
-        """One seed for each of this rank's prompts, by its position in the global batch."""
-        first = ranks.rank() * prompts
-        return [request_seed(int(self.seed or 0), purpose, rollout, 0, first + i) for i in range(prompts)]
+    def seeds(self, purpose: str, rollout: int, batch: PromptBatch) -> list[int]:
+        """One seed for each prompt of ``batch``, by its position among the prompts of all ranks."""
+        return [request_seed(int(self.seed or 0), purpose, rollout, 0, position) for position in batch.positions]
 
     # --- hooks ---------------------------------------------------------------------------------------------------
 
@@ -232,7 +231,7 @@ class RolloutCallback(L.Callback):
         batch.rollout = rollout = self._collector.collect(
             batch.prompts,
             engine=engine,
-            seeds=self.seeds("train", self.rollouts, len(batch)),
+            seeds=self.seeds("train", self.rollouts, batch),
             score_old=partial(score, policy=pl_module.policy),
             score_reference=partial(score, policy=pl_module.reference) if pl_module.reference is not None else None,
             drop_zero_advantage=pl_module.objective.zero_advantage_means_zero_gradient,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.cli import SaveConfigCallback
@@ -13,7 +14,7 @@ from grpo_lightning import ranks
 from grpo_lightning.errors import UserError
 
 log = logging.getLogger(__name__)
-RUN_FILES = ("config*.yaml", "metrics.csv", "evaluations.jsonl", "checkpoints", "hf", "samples", "tensorboard")
+RUN_FILES = ("config*.yaml", "metrics.csv", "evaluations.jsonl", "checkpoints", "hf", "samples", "tensorboard/*")
 
 
 class RunFolderCallback(SaveConfigCallback):
@@ -23,13 +24,19 @@ class RunFolderCallback(SaveConfigCallback):
     mixed. A resumed ``fit`` (``--ckpt_path``) goes on in place and saves its config as ``config-<n>.yaml``.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Listed before Lightning opens the loggers, which put their first files into the folder ahead of ``setup``.
+        root = Path(self.config.trainer.default_root_dir)
+        self.older_files = [path for pattern in RUN_FILES for path in root.glob(pattern)]
+
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         root = Path(trainer.default_root_dir)
         if ranks.rank() == 0:
             _require_writable(root)
             if stage == "fit":
                 if not trainer.ckpt_path:
-                    _move_aside(root)
+                    _move_aside(root, self.older_files)
                 path = _free_name(root, "config", ".yaml", first="config.yaml")
                 self.parser.save(self.config, path, skip_none=False, overwrite=False, multifile=False)
         self.already_saved = True
@@ -46,14 +53,14 @@ def _require_writable(root: Path) -> None:
         ) from error
 
 
-def _move_aside(root: Path) -> None:
-    old = [path for pattern in RUN_FILES for path in root.glob(pattern)]
-    if not old:
+def _move_aside(root: Path, older_files: list[Path]) -> None:
+    if not older_files:
         return
     folder = _free_name(root, "previous", "", first="previous-1")
-    folder.mkdir()
-    for path in old:
-        path.rename(folder / path.name)
+    for path in older_files:
+        place = folder / path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(place)
     log.info("%s held a run already; moved it to %s", root, folder)
 
 

@@ -1,0 +1,169 @@
+"""The quickstart: make a tiny base model, train it by GRPO, compare before and after.
+
+python experiments/quickstart/run.py [--seed 0] [--engine vllm|transformers]
+
+Everything is done by the project's own command line; this script only calls it and reads what it wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+from grpo_lightning.data.arithmetic import is_step_by_step
+from grpo_lightning.evaluation import wilson_interval
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE_RECIPE = ("configs/quickstart_base.yaml", "grpo_lightning/data/arithmetic.py", "grpo_lightning/data/tiny_model.py")
+ENGINES = {"vllm": "grpo_lightning.engines.VLLMEngine", "transformers": "grpo_lightning.engines.TransformersEngine"}
+console = Console(highlight=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a tiny model with GRPO on this machine.")
+    parser.add_argument("--seed", type=int, default=0, help="of the tiny model, its base training and GRPO")
+    parser.add_argument("--engine", choices=sorted(ENGINES), help="default: vLLM if it is installed, else transformers")
+    parser.add_argument("options", nargs="*", help="passed on to `fit`, after `--`: -- --model.lr 1e-4")
+    arguments = parser.parse_args()
+    start = time.perf_counter()
+    folder = ROOT / "runs" / ("quickstart" if arguments.seed == 0 else f"quickstart-seed{arguments.seed}")
+    base = make_base(folder, arguments.seed)
+    run = folder / "grpo"
+    console.rule("GRPO: 60 rollouts of 32 prompts x 8 completions")
+    options = ["--model.policy", str(base), "--trainer.default_root_dir", str(run), *arguments.options]
+    if arguments.engine:
+        options += ["--rollout.engine", ENGINES[arguments.engine]]
+    command_line("fit", "configs/quickstart.yaml", arguments.seed, *options)
+    results = compare(run, arguments.seed)
+    results["seconds"] = round(time.perf_counter() - start, 1)
+    (run / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    draw_curves([run], run / "curves.png")
+    show(results, run)
+
+
+def command_line(command: str, config: str, seed: int, *options: str) -> None:
+    """Run ``python -m grpo_lightning``; stop with its exit code if it fails (it has said why)."""
+    words = [sys.executable, "-m", "grpo_lightning", command, "--config", config, "--seed_everything", str(seed)]
+    result = subprocess.run([*words, *options], cwd=ROOT, check=False)
+    if result.returncode:
+        sys.exit(result.returncode)
+
+
+def make_base(folder: Path, seed: int) -> Path:
+    """The base model's folder; made once and kept while its recipe stays the same."""
+    base = folder / "base"
+    recipe = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in BASE_RECIPE)).hexdigest()
+    stamp = base / "recipe.sha256"
+    if stamp.exists() and stamp.read_text() == recipe and (base / "hf").is_dir():
+        console.print(f"Base model: {base / 'hf'} (made earlier)")
+        return base / "hf"
+    console.rule("Base model: supervised training on 32,000 short texts")
+    from grpo_lightning.data.tiny_model import build_tiny_model
+
+    build_tiny_model(str(folder / "tiny"), seed=seed)
+    command_line(
+        "fit",
+        "configs/quickstart_base.yaml",
+        seed,
+        *("--model.policy", str(folder / "tiny"), "--trainer.default_root_dir", str(base)),
+        *("--data.source.seed", str(seed)),
+    )
+    stamp.write_text(recipe)
+    return base / "hf"
+
+
+def compare(run: Path, seed: int) -> dict[str, Any]:
+    """First and last evaluation of a run, side by side."""
+    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text("utf-8").splitlines()]
+    stages = {"before": evaluations[0], "after": evaluations[-1]}
+    results: dict[str, Any] = {"seed": seed, "problems": int(evaluations[0]["problems"])}
+    for stage, evaluation in stages.items():
+        path = run / "samples" / f"val_running_totals_step{evaluation['step']:06d}.jsonl"
+        answers = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        greedy = [a for a in answers if a["greedy"]]
+        sampled = [a for a in answers if not a["greedy"]]
+        results[stage] = {
+            "step": evaluation["step"],
+            "greedy_accuracy": evaluation["accuracy"],
+            "greedy_interval": evaluation["accuracy_interval"],
+            "sampled_accuracy": evaluation["pass@1"],
+            # Samples of one problem are alike: the interval counts problems, not samples.
+            "sampled_interval": wilson_interval(evaluation["pass@1"] * len(greedy), len(greedy)),
+            "mean_length": sum(a["tokens"] for a in sampled) / len(sampled),
+            "step_by_step": sum(is_step_by_step(a["completion"]) for a in sampled) / len(sampled),
+            "examples": [
+                {key: a[key] for key in ("prompt", "answer", "completion", "correct")} for a in greedy[:3]
+            ],
+        }
+    return results
+
+
+def show(results: dict[str, Any], run: Path) -> None:
+    """The table, a few answers, and where everything is."""
+    table = Table(title=f"{results['problems']} held-out problems, 95% intervals")
+    for heading in ("", "before", "after"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    before, after = results["before"], results["after"]
+    for name, key, interval in (
+        ("greedy accuracy", "greedy_accuracy", "greedy_interval"),
+        ("sampled accuracy", "sampled_accuracy", "sampled_interval"),
+    ):
+        cells = [f"{100 * s[key]:.1f}% [{100 * s[interval][0]:.1f}, {100 * s[interval][1]:.1f}]" for s in (before, after)]
+        table.add_row(name, *cells)
+    table.add_row("mean length (tokens)", *(f"{s['mean_length']:.1f}" for s in (before, after)))
+    table.add_row("step-by-step answers", *(f"{100 * s['step_by_step']:.0f}%" for s in (before, after)))
+    console.print(table)
+    for old, new in zip(before["examples"], after["examples"], strict=True):
+        console.print(f"\n[bold]{old['prompt']}[/bold]  (answer: {old['answer']})")
+        for stage, answer in (("before", old), ("after ", new)):
+            console.print(f"  {stage} {'right' if answer['correct'] else 'wrong'}  ", end="")
+            console.print(answer["completion"], markup=False)
+    console.print(f"\n{results['seconds']:.0f} s in all.")
+    console.print(f"Trained model: {run / 'hf'}\nCurves:        {run / 'curves.png'}, {run / 'metrics.csv'}")
+    console.print(f"               tensorboard --logdir {run / 'tensorboard'}\nThis table:    {run / 'results.json'}")
+    console.print(
+        f"Ask it:        python -m grpo_lightning predict --config {run / 'config.yaml'} --model.policy {run / 'hf'} "
+        f"--prompt '{before['examples'][0]['prompt']}'",
+        soft_wrap=True,
+    )
+
+
+def draw_curves(runs: list[Path], path: Path) -> None:
+    """Reward, length and held-out accuracy over optimizer steps, one line per run."""
+    figure, (reward, length, accuracy) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    for run in runs:
+        with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file)]
+        label = run.parent.name.removeprefix("quickstart-") if len(runs) > 1 else None
+        for axes, name in ((reward, "reward"), (length, "completions/mean_length")):
+            points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
+            axes.plot(*zip(*points, strict=True), label=label)
+        points = [(int(row["step"]), 100 * float(row["val/accuracy"])) for row in rows if row.get("val/accuracy")]
+        accuracy.plot(*zip(*points, strict=True), marker="o", label=label)
+    for axes, title, unit in (
+        (reward, "Mean reward of a rollout", "share of right answers"),
+        (length, "Mean completion length", "tokens"),
+        (accuracy, "Greedy accuracy, held-out problems", "%"),
+    ):
+        axes.set(title=title, xlabel="optimizer steps", ylabel=unit)
+        axes.grid(alpha=0.3)
+        axes.set_ylim(bottom=0)
+    if len(runs) > 1:
+        reward.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
