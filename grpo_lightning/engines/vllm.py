@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
 from grpo_lightning.engines.isolation import preserved_process_group, preserved_randomness
 from grpo_lightning.engines.requests import completion_limits, progress_bar
 from grpo_lightning.engines.skeleton import WeightsMismatchError, checked, empty_model, tied_aliases, weight_shapes
-from grpo_lightning.engines.vllm_process import FALLBACK, LoadWatch, contained_start, installed_version
+from grpo_lightning.engines.vllm_process import LoadWatch, contained_start, installed_version, reporting
 from grpo_lightning.errors import UserError
 from grpo_lightning.types import Completion
 
@@ -36,7 +36,7 @@ class VLLMEngine(RolloutEngine):
         self,
         *,
         memory_share: float = 0.3,
-        kv_cache_gib: float = 1.0,
+        kv_cache_gib: float = 2.0,
         block_size: int | None = None,
         max_model_length: int | None = None,
         max_sequences: int = 256,
@@ -75,7 +75,7 @@ class VLLMEngine(RolloutEngine):
         self._aliases: dict[str, str] = {}
         self._watch: LoadWatch | None = None
         self._owns_process_group = True
-        self._ready = False
+        self._launched = self._ready = False
         self._weights_asleep = self._cache_asleep = False
 
     def check(self) -> None:
@@ -113,12 +113,22 @@ class VLLMEngine(RolloutEngine):
             untie = on_cpu and bool(self._aliases)
             if not untie:
                 self._aliases = {}
-            with contained_start(distributed), self._reporting("start"):
-                from vllm import LLM
-
-                self._llm = LLM(**self._arguments(model, on_cpu=on_cpu, untie=untie))
+            try:
+                with contained_start(distributed), reporting("start"):
+                    self._launch(self._arguments(model, on_cpu=on_cpu, untie=untie), model)
+            except BaseException:
+                self.close()
+                raise
         self._spec, self._ready = model, False
+
+    def _launch(self, arguments: dict[str, Any], model: ModelSpec) -> None:
+        from vllm import LLM, SamplingParams
+
+        self._launched = True
+        self._llm = LLM(**arguments)
         self._watch = LoadWatch(self._llm.apply_model(lambda module: module)[0])
+        # Some kernels refuse a model only when they first run: find out now.
+        self._llm.generate({"prompt_token_ids": [model.pad_token_id]}, SamplingParams(max_tokens=1), use_tqdm=False)
 
     def _arguments(self, model: ModelSpec, *, on_cpu: bool, untie: bool) -> dict[str, Any]:
         """Everything that vLLM is told; nothing is left to the model folder."""
@@ -159,7 +169,7 @@ class VLLMEngine(RolloutEngine):
         self._wake_weights()
         self._ready = False
         self._drop_requests()
-        with preserved_randomness(), self._reporting("take the new weights"):
+        with preserved_randomness(), reporting("take the new weights"):
             llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._sent(tensors)})
         if missing := watch.not_loaded():
             some = ", ".join(sorted(missing)[:5])
@@ -208,7 +218,7 @@ class VLLMEngine(RolloutEngine):
         self._drop_requests()
         # Compiling vLLM's few small CPU functions takes 15 seconds and saves nothing.
         eager = torch.compiler.set_stance("force_eager") if spec.device.type == "cpu" else nullcontext()
-        with preserved_randomness(), self._reporting("generate"), eager:
+        with preserved_randomness(), reporting("generate"), eager:
             outputs = llm.generate(
                 [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=progress_bar() or False
             )
@@ -219,7 +229,7 @@ class VLLMEngine(RolloutEngine):
         llm, _ = self._started()
         if not self._can_sleep(self._spec) or self._cache_asleep:
             return
-        with self._reporting("sleep"):
+        with reporting("sleep"):
             llm.sleep(level=self.sleep_level)
         self._weights_asleep = self._cache_asleep = True
         self._ready = self._ready and not self.weights_lost_in_sleep
@@ -233,12 +243,19 @@ class VLLMEngine(RolloutEngine):
         return self.sleep_level == 2 and (self._spec is None or self._can_sleep(self._spec))
 
     def close(self) -> None:
-        if self._llm is None:
-            return
         llm, self._llm, self._watch, self._spec, self._ready = self._llm, None, None, None, False
+        self._weights_asleep = self._cache_asleep = False
+        if llm is None and not self._launched:
+            return
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        self._launched = False
         kept = nullcontext() if self._owns_process_group else preserved_process_group()
         with preserved_randomness(), kept:
-            llm.llm_engine.engine_core.shutdown()
+            if llm is not None:
+                llm.llm_engine.engine_core.shutdown()
+            # Again, for an engine that broke off in its start and left its process groups behind.
+            cleanup_dist_env_and_memory()
         del llm
         gc.collect()
 
@@ -247,14 +264,14 @@ class VLLMEngine(RolloutEngine):
 
     def _wake_weights(self) -> None:
         if self._weights_asleep:
-            with self._reporting("wake"):
+            with reporting("wake"):
                 self._llm.wake_up(tags=["weights"])
             self._weights_asleep = False
 
     def _wake_cache(self) -> None:
         self._wake_weights()
         if self._cache_asleep:
-            with self._reporting("wake"):
+            with reporting("wake"):
                 self._llm.wake_up(tags=["kv_cache"])
             self._cache_asleep = False
 
@@ -275,21 +292,6 @@ class VLLMEngine(RolloutEngine):
             for alias, source in self._aliases.items():
                 if source == name:
                     yield alias, tensor.detach()
-
-    @contextmanager
-    def _reporting(self, doing: str) -> Iterator[None]:
-        """Say that it was the sampler that failed, and at what."""
-        try:
-            yield
-        except (UserError, WeightsMismatchError):
-            raise
-        except ValueError as error:
-            if doing != "start":
-                raise RuntimeError(f"the sampler (vLLM) failed to {doing}: {error}") from error
-            reason = " ".join(str(error).split())
-            raise UserError(f"vLLM cannot start: {reason} Change the setting that it names, {FALLBACK}.") from error
-        except Exception as error:
-            raise RuntimeError(f"the sampler (vLLM) failed to {doing}: {type(error).__name__}: {error}") from error
 
 
 def _completion(output: Any) -> Completion:

@@ -15,6 +15,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from grpo_lightning.engines.isolation import preserved_environment
+from grpo_lightning.engines.skeleton import WeightsMismatchError
 from grpo_lightning.errors import UserError
 
 SUPPORTED = (Version("0.32"), Version("0.33"))
@@ -58,7 +59,7 @@ def contained_start(distributed: bool) -> Iterator[None]:
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     set_num_threads = torch.set_num_threads
     # On CPUs vLLM would bind the memory of the whole process, the trainer's too, to one NUMA node.
-    torch.ops._C.init_cpu_memory_env = lambda nodes: None
+    torch.ops._C.init_cpu_memory_env = lambda nodes: None  # type: ignore[attr-defined]
     with ExitStack() as stack:
         # vLLM preloads libraries into every later subprocess and says that one process works on this machine.
         stack.enter_context(preserved_environment(keep="VLLM_"))
@@ -73,6 +74,34 @@ def contained_start(distributed: bool) -> Iterator[None]:
         finally:
             torch.set_num_threads = set_num_threads
             del torch.ops._C.init_cpu_memory_env
+
+
+@contextmanager
+def reporting(doing: str) -> Iterator[None]:
+    """Say that it was the sampler that failed, and at what.
+
+    Raises:
+        UserError: if vLLM does not start because of a setting, or cannot run this model here.
+        RuntimeError: for any other failure.
+    """
+    try:
+        yield
+    except (UserError, WeightsMismatchError):
+        raise
+    except Exception as error:
+        if doing == "start" and (isinstance(error, ValueError) or "nsupported" in str(error)):
+            raise UserError(
+                f"vLLM cannot start: {_first_sentence(error)}. If that is about memory, change "
+                f"--rollout.engine.kv_cache_gib (CPU) or memory_share (GPU); {FALLBACK}."
+            ) from error
+        raise RuntimeError(f"the sampler (vLLM) failed to {doing}: {type(error).__name__}: {error}") from error
+
+
+def _first_sentence(error: Exception) -> str:
+    """What an error of vLLM says, without pydantic's wrapping and without advice that is not meant for our users."""
+    errors = getattr(error, "errors", None)
+    text = errors()[0]["msg"] if callable(errors) else str(error)
+    return " ".join(text.removeprefix("Value error, ").split()).split(". ")[0].rstrip(".")
 
 
 class LoadWatch:
