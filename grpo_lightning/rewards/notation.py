@@ -128,6 +128,7 @@ def _marked(content: str) -> str:
     content = content.replace(r"\ ", " ")
     if len(content.strip()) == 1 and content.strip() in "ei":  # upright constants
         return content
-    if _CHOICES.fullmatch(content.strip()):
-        return content
+    letters = re.sub(r"\s+(?:and|or)\s+", ",", content.strip())
+    if _CHOICES.fullmatch(letters):
+        return letters
     return f" ⟦{content.strip()}⟧ " if re.search(r"[^\W\d_]", content) else content

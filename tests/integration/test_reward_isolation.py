@@ -1,0 +1,175 @@
+"""Workers that hang, eat memory or die; hostile answers; threads, forks and a parent that is killed."""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.rewards import accuracy, math_accuracy
+from grpo_lightning.rewards.isolation import IsolatedPool
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def pool():
+    pool = IsolatedPool(workers=2)
+    yield pool
+    pool.close()
+
+
+def test_results_come_back_in_order(pool):
+    outcomes = pool.run(operator.mul, [(n, 2) for n in range(100)])
+    assert [outcome.value for outcome in outcomes] == [2 * n for n in range(100)]
+    assert pool.run(operator.mul, []) == []
+
+
+def test_a_late_call_is_killed_and_the_others_go_on(pool):
+    pool.run(time.sleep, [(0,)])
+    start = time.monotonic()
+    outcomes = pool.run(time.sleep, [(60,), (0,), (60,), (0,), (0,)], time_limit=0.5)
+    assert [outcome.failure for outcome in outcomes] == ["timeout", None, "timeout", None, None]
+    assert time.monotonic() - start < 5
+    assert _children_of(pool._process.pid) <= 2
+
+
+def test_waiting_does_not_count_towards_the_deadline(pool):
+    outcomes = pool.run(time.sleep, [(0.2,)] * 10, time_limit=0.8)  # the last one starts after 0.8 s
+    assert all(outcome.failure is None for outcome in outcomes)
+
+
+def test_memory_crash_and_exception_are_told_apart(pool):
+    assert pool.run(operator.mul, [(b"x", 1 << 32)], memory_limit=1 << 28)[0].failure == "memory"
+    assert pool.run(os._exit, [(3,)])[0].failure == "crash"
+    error = pool.run(operator.truediv, [(1, 0)])[0]
+    assert (error.failure, error.detail) == ("error", "ZeroDivisionError: division by zero")
+    assert pool.run(operator.add, [(1, 2)])[0].value == 3
+
+
+def test_a_function_that_workers_cannot_import_is_refused(pool):
+    with pytest.raises(UserError, match="importable module"):
+        pool.run(lambda: 1, [()])
+
+
+def test_any_thread_may_call_and_no_signal_is_used(pool):
+    handler = signal.getsignal(signal.SIGALRM)
+    results = {}
+
+    def work(name):
+        results[name] = [outcome.value for outcome in pool.run(operator.add, [(name, n) for n in range(20)])]
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert results == {name: [name + n for n in range(20)] for name in range(4)}
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_math_accuracy_off_the_main_thread():
+    scores = []
+    thread = threading.Thread(target=lambda: scores.extend(math_accuracy([r"\boxed{\sqrt{18}}"], [r"3\sqrt{2}"])))
+    thread.start()
+    thread.join(60)
+    assert scores == [1.0]
+
+
+def test_a_forked_child_starts_workers_of_its_own(pool):
+    pool.run(operator.add, [(1, 2)])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if pool.run(operator.add, [(2, 3)])[0].value == 5 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert pool.run(operator.add, [(3, 4)])[0].value == 7
+
+
+@pytest.mark.parametrize("ending", ["exit", "kill"])
+def test_no_process_outlives_its_owner(ending):
+    program = (
+        "import operator, os, signal, threading, time\n"
+        "from grpo_lightning.rewards.isolation import IsolatedPool\n"
+        "pool = IsolatedPool(2)\n"
+        "pool.run(operator.add, [(1, 2), (3, 4)])\n"
+        "print(pool._process.pid, flush=True)\n"
+        "stuck = lambda: pool.run(time.sleep, [(60,), (60,)], time_limit=60)\n"
+        "threading.Thread(target=stuck, daemon=True).start()\n"
+        "time.sleep(0.5)\n" + ("os.kill(os.getpid(), signal.SIGKILL)\n" if ending == "kill" else "")
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    server = int(done.stdout)
+    deadline = time.monotonic() + 10
+    while (_alive(server) or _in_session(server)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _alive(server)
+    assert not _in_session(server)
+
+
+def test_workers_never_import_torch(pool):
+    assert pool.run(_heavy_modules, [()], warm_up=accuracy.symbolic.warm_up)[0].value == []
+
+
+HOSTILE = [
+    r"\boxed{9^{9^{9^{9}}}}",
+    r"\boxed{3000000!}",
+    r"\boxed{\sum_{k=1}^{20000}k!}",
+    r"\boxed{\binom{10^{9}}{5\cdot 10^{8}}}",
+    r"\boxed{" + "(" * 2000 + "8" + ")" * 2000 + "}",
+    r"\boxed{" + "{" * 2000 + "8" + "}" * 2000 + "}",
+    "1 " * 60_000,
+    r"\boxed{" + "9" * 100_000 + "}",
+]
+
+
+def test_hostile_answers_score_zero_in_time(monkeypatch):
+    limit = 1.0
+    pool = IsolatedPool(workers=2)
+    run = pool.run
+    monkeypatch.setattr(accuracy.SHARED_POOL, "run", lambda *a, **k: run(*a, **k, time_limit=limit))
+    math_accuracy([r"\boxed{\sqrt{4}}"], ["2"])  # the first call starts the processes
+    completions = [HOSTILE[i // 8] if i % 8 == 0 else rf"\boxed{{\sqrt{{{(i % 8) ** 2}}}}}" for i in range(64)]
+    start = time.monotonic()
+    scores = math_accuracy(completions, ["7"] * 64)
+    elapsed = time.monotonic() - start
+    pool.close()
+    assert scores == [1.0 if i % 8 == 7 else 0.0 for i in range(64)]
+    assert elapsed < limit * 8 / 2 + 5
+
+
+def _heavy_modules():
+    return [name for name in ("torch", "lightning", "vllm", "transformers") if name in sys.modules]
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _stats():
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and _alive(entry):
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    yield file.read().rpartition(")")[2].split()
+            except FileNotFoundError:
+                continue
+
+
+def _in_session(leader):
+    """Processes of the session that the server leads: itself and its workers."""
+    return sum(int(fields[3]) == leader for fields in _stats())
+
+
+def _children_of(pid):
+    return sum(int(fields[1]) == pid for fields in _stats())
