@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 ENV := .venv/.installed
 # The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
-TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py functional advantages.py objectives rewards data engines)
+TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages.py objectives rewards data engines)
 
 .PHONY: help setup quickstart test lint format clean
 .DEFAULT_GOAL := help
@@ -26,7 +26,7 @@ test: $(ENV) ## run the whole test suite, unit tests first
 lint: $(ENV) ## check style and types
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
-	.venv/bin/python -m mypy $(TYPED)
+	.venv/bin/python -m mypy --follow-imports=silent $(TYPED)
 
 format: $(ENV) ## rewrite files in the project's style
 	.venv/bin/python -m ruff check --fix .
