@@ -80,7 +80,7 @@ def _micro_batches(part: BatchT, kept: Tensor, micro_batch_tokens: int) -> list[
     batches = [part.rows(kept[torch.tensor(group)]) for group in groups]
     most = int(ranks.all_max(torch.tensor(len(batches))))
     # A rank that has nothing left to do must still run as many backwards as the others, or their collectives hang.
-    return batches + [_idle(part)] * (most - len(batches))
+    return batches + [_idle(part) for _ in range(most - len(batches))]
 
 
 def _idle(part: BatchT) -> BatchT:
