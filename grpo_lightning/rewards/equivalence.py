@@ -29,6 +29,7 @@ _CHOICE = re.compile(r"\(?⟦?\(?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?\(?([A
 _CHOICE_WITH_TEXT = re.compile(r"\(?⟦?\(?([A-Z])\)⟧?\)?[\s:.]*\S.*", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_][\w\s'.-]*")
 _BASED = re.compile(r"(\d+)\s*_\s*\{?\s*(?:⟦)?\s*(\w+)\s*(?:⟧)?\s*\}?")
+_OPERATOR = re.compile(r"\\(?:frac|sqrt|cdot|times|pi|binom|pm)(?![a-z])")
 _LETTER = re.compile(r"[A-Za-z⟦]")
 
 
@@ -124,7 +125,7 @@ def _compare_equations(gold: Shape, answer: Shape, oracle: Oracle) -> bool | Non
         return compare(gold.value, answer, oracle) if gold.names_its_value else False
     if not isinstance(gold, Equation):
         # Every side without a letter is a value by itself: 2+3=5 holds, 6=5 does not.
-        values = [Value(side) for side in answer.sides[:-1] if not _LETTER.search(re.sub(r"\\[a-z]+", "", side))]
+        values = [Value(side) for side in answer.sides[:-1] if not _LETTER.search(_OPERATOR.sub("", side))]
         claims = [compare(answer.value, value, oracle) for value in values]
         return _all([*claims, compare(gold, answer.value, oracle)])
     if gold.names_its_value and answer.names_its_value:

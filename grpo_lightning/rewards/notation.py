@@ -48,7 +48,7 @@ _FONT_MACRO = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathsf|mathtt|boxed|fbox|underline|displaystyle|mathstrut)\s*\{([^{}]*)\}"
 )
 _DROPPED = re.compile(
-    r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
+    r"\\(?:left|right)\s*\.(?!\d)|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
     r"|(?<!\\)\\[()\[\]](?=\s*$)|^\s*\\[()\[\]]|\*\*|`|\\phantom\{[^{}]*\}|\\(?:text)?color\{[^{}]*\}"
 )
 _GROUP_SPACE = r"(?:\\!)*(?:\{,\}|,\s*\\!|\\,|\\;|\\ )(?:\\!)*\s*"
@@ -101,7 +101,7 @@ def normal_form(answer: str) -> str:
     text = "".join(c for c in answer if unicodedata.category(c) not in ("Cc", "Cf", "Cs") or c in "\n\t")
     text = _SUPERSCRIPTS.sub(lambda match: "^{" + unicodedata.normalize("NFKC", match.group()) + "}", text)
     text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
-    text = text.replace(r"\$", "").replace("$", "").replace(r"\dollar", "")
+    text = text.replace(r"\$", "").replace("$", "").replace(r"\textdollar", "").replace(r"\dollar", "")
     text = _GROUPED.sub(lambda match: _GROUPED_GAP.sub("", match.group()), text)
     text = _unwrapped(_DROPPED.sub(" ", text))
     text = _SPACE.sub(" ", text)
@@ -110,7 +110,8 @@ def normal_form(answer: str) -> str:
     text = _BRACED_SIGN.sub(r"\1", text)
     for _ in range(4):
         text = _BRACED_ATOM.sub(r"\1\2", text)
-    return _SPACE.sub(" ", text).strip(" ,;:。").rstrip(" .,;:。")
+    text = _SPACE.sub(" ", text).strip(" ,;:。")
+    return text if text.endswith("..") else text.rstrip(" .,;:。")  # 0.3... is not 0.3
 
 
 def _unwrapped(text: str) -> str:
@@ -131,4 +132,7 @@ def _marked(content: str) -> str:
     letters = re.sub(r"\s+(?:and|or)\s+", ",", content.strip())
     if _CHOICES.fullmatch(letters):
         return letters
+    counted = re.fullmatch(r"\s*(-?\d[\d.,]*)\s+([^\W\d].*)", content)
+    if counted:  # \text{2 hours}
+        return f" {counted[1]} ⟦{counted[2].strip()}⟧ "
     return f" ⟦{content.strip()}⟧ " if re.search(r"[^\W\d_]", content) else content
