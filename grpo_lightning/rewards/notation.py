@@ -48,7 +48,7 @@ _FONT_MACRO = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathsf|mathtt|boxed|fbox|underline|displaystyle|mathstrut)\s*\{([^{}]*)\}"
 )
 _DROPPED = re.compile(
-    r"\\(?:left|right)\s*\.(?!\d)|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
+    r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
     r"|(?<!\\)\\[()\[\]](?=\s*$)|^\s*\\[()\[\]]|\*\*|`|\\phantom\{[^{}]*\}|\\(?:text)?color\{[^{}]*\}"
 )
 _GROUP_SPACE = r"(?:\\!)*(?:\{,\}|,\s*\\!|\\,|\\;|\\ )(?:\\!)*\s*"
