@@ -75,6 +75,12 @@ def load_policy(
     Raises:
         UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
     """
+    if attn_implementation == "sdpa" and getattr(config.get_text_config(), "attn_logit_softcapping", None):
+        # transformers drops the cap without a word: another model than the one that samples would be trained.
+        raise UserError(
+            f"--model.attn_implementation sdpa: it leaves out the cap that {flag} {name_or_path} puts on its attention "
+            "logits; use eager or flash_attention_2"
+        )
     if dtype == "bfloat16":
         log.warning(
             "%s: weights in bfloat16. Steps of lr 1e-6 are below its rounding and move almost no weight; "

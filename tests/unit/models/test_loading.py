@@ -160,6 +160,19 @@ def test_an_attention_that_does_not_exist_is_refused(source: Path) -> None:
     _message(error)
 
 
+def test_an_attention_that_drops_the_models_cap_is_refused(tmp_path: Path) -> None:
+    # Gemma 2 caps its attention logits, which sdpa cannot do: it would score as another model.
+    model = tiny_model("Gemma2", attn_logit_softcapping=0.5, attn_implementation="eager")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"attn_implementation sdpa.*use eager"):
+        _load(tmp_path)
+    batch = sequences((3, 4), (5, 2))
+    eager = _load(tmp_path, attn_implementation="eager")
+    assert torch.equal(eager(batch).logprobs, Policy(model)(batch).logprobs)
+    tiny_model("Gemma3").save_pretrained(tmp_path)  # has the field, but no cap
+    _load(tmp_path)
+
+
 def test_an_attention_whose_package_is_missing_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def needs_flash(*_, **__):
         raise ImportError("the package flash_attn is not installed.\nmore lines")
