@@ -55,7 +55,6 @@ class GRPOCommandLine(LightningCLI):
                 "default_root_dir": "runs/latest",
                 "use_distributed_sampler": False,
                 "log_every_n_steps": 1,
-                "max_epochs": 1,
             },
             args=args,
         )
@@ -97,6 +96,8 @@ class GRPOCommandLine(LightningCLI):
             # metrics.csv is part of every run folder, whatever else it is logged to; it comes first, so that
             # checkpoints lie in the run folder too.
             kwargs["logger"] = [MetricsCSV(root), *(loggers if isinstance(loggers, list) else [loggers])]
+        if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
+            kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):

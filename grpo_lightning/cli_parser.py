@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import importlib
+import inspect
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-NOISE = re.compile(r"Does not validate|Subtypes:|Errors:|Given value|- Expected a <class 'NoneType'>|Problem with given")
-UNKNOWN = re.compile(r"unrecognized arguments: (\S+)|Option '([^']+)' is not accepted|Key '([^']+)' is not expected")
+KEY = re.compile(r'Parser key "([^"]+)":')
+VALUE = re.compile(r"(?:Got value|Given value|val)[:=] ?(.+?)\)?$", re.MULTILINE)
+CLASS = re.compile(r"(?:given class_path |class_path=)'([\w.]+)'")
+UNKNOWN = re.compile(
+    r"unrecognized arguments: (?P<flag>\S+)|Option '(?P<argument>[^']+)' is not accepted"
+    r"|(?:Subcommand|Group) '[^']+' does not accept option '(?P<key>[^']+)'|Key '(?P<other>[^']+)' is not expected"
+)
+REQUIRED = re.compile(r"the following arguments are required: (\S+)")
+EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|typing\.Literal\[(.+?)\])(?: |\.|$)", re.MULTILINE)
+NO_IMPORT = re.compile(r"expects a function or a callable class: (.+?)(?:\. Got value|$)", re.MULTILINE)
+NOISE = re.compile(
+    r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
+)
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+    "dict": "a mapping, {key: value}",
+    "collections.abc.Iterable": "a list",
+}
 
 
 class OneLineParser(LightningArgumentParser):
@@ -19,32 +43,125 @@ class OneLineParser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False
+        self._file = ""
+
+    def parse_path(self, cfg_path: Any, *args: Any, **kwargs: Any) -> Any:
+        self._file = str(cfg_path)
+        parsed = super().parse_path(cfg_path, *args, **kwargs)
+        self._file = ""
+        return parsed
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # parsing inside parsing: the outer parser words it
             super().error(message, ex)
-        parser = getattr(ex, "subcommand_parser", None) or self
-        sys.stderr.write(f"error: {one_line(message, list(parser._option_string_actions))}\n")
+        sys.stderr.write(f"error: {one_line(message, self._options(), file=self._file)}\n")
         self.exit(2)
 
+    def _options(self) -> list[str]:
+        """Every option string, those of the subcommands included."""
+        options = list(self._option_string_actions)
+        if self._subcommands_action is not None:
+            for parser in self._subcommands_action._name_parser_map.values():
+                options += parser._option_string_actions
+        return list(dict.fromkeys(options))
 
-def one_line(message: str, options: list[str]) -> str:
-    """What matters of a parser's message.
+
+def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
+    """What matters of a parser's message: option, value, reason, remedy.
 
     Args:
         message: as jsonargparse words it, over several lines.
         options: option strings the parser knows, for "did you mean".
+        file: the configuration file that was being read.
     """
-    head = re.match(r'Parser key "([^"]+)":', message)
-    option = f"--{head.group(1)}" if head else ""
-    body = message[head.end() :] if head else message
-    parts = [line.strip().removeprefix("- ") for line in body.splitlines() if line.strip() and not NOISE.search(line)]
-    text = " ".join(dict.fromkeys(parts)).strip()
-    unknown = UNKNOWN.search(text)
+    option = ".".join(KEY.findall(message))
+    unknown, required = UNKNOWN.search(message), REQUIRED.search(message)
     if unknown:
-        name = next(group for group in unknown.groups() if group)
-        name = name if name.startswith("--") else f"{option or '-'}.{name}".replace("-.", "--")
-        close = difflib.get_close_matches(name.split("=")[0], options, n=1, cutoff=0.6)
+        return _unknown(unknown, option, message, options)
+    if required:
+        # Keys of the subcommand's own options begin with its name.
+        name = f"{option}.{required.group(1)}" if option else required.group(1).partition(".")[2]
+        return f"--{name} is missing; give it as an option or in a --config file"
+    if not option:
+        text = " ".join(_lines(message)).removeprefix("argument ").replace('in "<unicode string>", ', "at ")
+        if "Unexpected config" in text:
+            text = "holds no options; write them as `key: value`"
+        return f"--config {file}: {text}" if file and not text.startswith("-") else text
+    values = VALUE.findall(message) or CLASS.findall(message)
+    value = values[0].strip() if values else ""
+    if "Not a valid subclass" in message:
+        return _misplaced(option, value)
+    return f"--{option} {value}".rstrip() + f": {_reason(message, value)}"
+
+
+def _reason(message: str, value: str) -> str:
+    no_import = NO_IMPORT.search(message)
+    if no_import:
+        return f"cannot be imported ({no_import.group(1).rstrip('.')}); write its dotted path, package.module.name"
+    expected = ["the dotted path of a class"] if "Expected a dot import path" in message else []
+    for name, choices in EXPECTED.findall(message):
+        expected.append(TYPES.get(name, name) if name else f"one of {choices.replace(chr(39), '')}")
+    expected = [text for text in dict.fromkeys(expected) if text != "NoneType"]
+    if expected == ["a list"]:
+        return f"expected a list; write [{value}]"
+    return f"expected {' or '.join(expected)}" if expected else " ".join(_lines(message))
+
+
+def _lines(message: str) -> list[str]:
+    lines = [line.strip().removeprefix("- ") for line in KEY.sub("", message).splitlines()]
+    return list(dict.fromkeys(line for line in lines if line and not NOISE.search(line)))
+
+
+def _unknown(unknown: re.Match[str], option: str, message: str, options: Iterable[str]) -> str:
+    """An option that does not exist, and the existing one that looks most like it."""
+    name = next(group for group in unknown.groups() if group).partition("=")[0]
+    if unknown["flag"] and not name.startswith("-"):
+        return f"{name}: options begin with --; `--help` lists them"
+    if unknown["argument"] == "class_path":  # the mapping was read as arguments of the base class
+        return f"--{option}: keys stand beside class_path, where only init_args may stand; move them to init_args"
+    name = name if name.startswith("-") else f"--{option}.{name}" if option else f"--{name}"
+    classes = CLASS.findall(message)
+    if unknown["argument"] and classes:
+        place, _, last = name.rpartition(".")
+        parameters = _parameters(classes[-1])
+        close = difflib.get_close_matches(last, parameters, n=1)
+        kind = classes[-1].rpartition(".")[2]
+        hint = f"did you mean {place}.{close[0]}?" if close else f"{kind} has {', '.join(parameters)}"
+    else:
+        known = [known for known in options if not known.endswith(".help")]
+        close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]}?" if close else "`--help` lists the options"
-        return f"{name}: unknown option; {hint}"
-    return f"{option}: {text}" if option else text
+    return f"{name}: unknown option; {hint}"
+
+
+def _parameters(class_path: str) -> list[str]:
+    """Parameters of a class's constructor and of those that its ``**kwargs`` go to."""
+    module, _, name = class_path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        return []
+    constructors = [vars(base)["__init__"] for base in inspect.getmro(kind) if "__init__" in vars(base)]
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    found = [
+        parameter.name
+        for constructor in constructors[:-1]  # the last is object's
+        for parameter in list(inspect.signature(constructor).parameters.values())[1:]
+        if parameter.kind in named
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _misplaced(option: str, value: str) -> str:
+    """A mapping that should describe an object: ``class_path`` and ``init_args``."""
+    try:
+        given = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        given = None
+    wrong = set(given) - {"class_path", "init_args", "dict_kwargs"} if isinstance(given, dict) else set()
+    if wrong and "class_path" in given:
+        return (
+            f"--{option}: {', '.join(sorted(wrong))} beside class_path, where only init_args may stand; "
+            "move it to init_args"
+        )
+    return f"--{option} {value}: expected a class: its dotted path, or class_path and init_args"
