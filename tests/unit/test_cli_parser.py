@@ -1,0 +1,148 @@
+"""One line for a mistake on the command line, from the parser's own messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from grpo_lightning.cli_parser import OneLineParser, one_line
+
+
+class Shape:
+    """Base class of what ``--shape`` takes."""
+
+
+class Square(Shape):
+    def __init__(self, *, side: int = 1, colour: Literal["red", "blue"] = "red") -> None:
+        self.side = side
+
+
+class Cube(Square):
+    def __init__(self, *, depth: float = 1.0, inner: Shape | None = None, **kwargs: int) -> None:
+        super().__init__(**kwargs)
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser()
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--exact", type=bool, default=True)
+    parser.add_argument("--share", type=float | None)
+    parser.add_argument("--weights", type=list[float])
+    parser.add_subclass_arguments(Shape, "shape")
+    parser.add_argument("--optional", type=Shape | None)
+    return parser
+
+
+def _refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        _parser().parse_args(list(arguments))
+    assert stopped.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("\n")
+    assert err.count("\n") == 1, err
+    return err.strip()
+
+
+HERE = __name__
+SQUARE = ("--shape", f"{HERE}.Square")
+CUBE = ("--shape", f"{HERE}.Cube")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        pytest.param(("--count", "many"), "--count many: expected a whole number", id="whole number"),
+        pytest.param(("--count", "1.5"), "--count 1.5: expected a whole number", id="no fraction"),
+        pytest.param(("--exact", "perhaps"), "--exact perhaps: expected true or false", id="true or false"),
+        pytest.param(("--share", "much"), "--share much: expected a number", id="optional number"),
+        pytest.param(("--weights", "3"), "--weights 3: expected a list; write [3]", id="list"),
+        pytest.param(("--weights", "[a]"), "--weights a: expected a number", id="entry of a list"),
+        pytest.param(("--count",), "--count: expected one argument", id="no value"),
+        pytest.param(("--cuont", "3"), "--cuont: unknown option; did you mean --count?", id="misspelt"),
+        pytest.param(("--zzz=3",), "--zzz: unknown option; `--help` lists the options", id="unlike any"),
+        pytest.param(("--coun", "3"), "--coun: unknown option; did you mean --count?", id="abbreviation"),
+        pytest.param(("three",), "three: options begin with --; `--help` lists them", id="no dashes"),
+        pytest.param(
+            (*SQUARE, "--shape.sied", "3"),
+            "--shape.sied: unknown option; did you mean --shape.side?",
+            id="argument of the chosen class",
+        ),
+        pytest.param(
+            (*CUBE, "--shape.init_args.sied", "3"),
+            "--shape.sied: unknown option; did you mean --shape.side?",
+            id="argument of its base class",
+        ),
+        pytest.param(
+            (*SQUARE, "--shape.radius", "3"),
+            "--shape.radius: unknown option; Square has side, colour",
+            id="unlike any argument",
+        ),
+        pytest.param(
+            (*CUBE, f"--shape.inner={HERE}.Square", "--shape.inner.sdie", "3"),
+            "--shape.inner.sdie: unknown option; did you mean --shape.inner.side?",
+            id="class in a class",
+        ),
+        pytest.param((*SQUARE, "--shape.side", "long"), "--shape.side long: expected a whole number", id="nested type"),
+        pytest.param(
+            (*SQUARE, "--shape.colour", "green"), "--shape.colour green: expected one of red, blue", id="choices"
+        ),
+        pytest.param(("--shape", "Circle"), "--shape Circle: expected the dotted path of a class", id="no path"),
+        pytest.param(
+            ("--shape", "math.Circle"),
+            "--shape math.Circle: module 'math' has no attribute 'Circle'",
+            id="not in the module",
+        ),
+    ],
+)
+def test_one_line(arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _refusal(capsys, *arguments) == f"error: {line}"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("cuont: 3", "--cuont: unknown option; did you mean --count?"),
+        ("count: [1", "--config {file}: Problems parsing config: while parsing a flow sequence"),
+        ("- 1", "--config {file}: holds no options; write them as `key: value`"),
+        ("", "--config {file}: holds no options; write them as `key: value`"),
+        (
+            f"shape: {{class_path: {HERE}.Square, init_args: {{sied: 2}}}}",
+            "--shape.sied: unknown option; did you mean --shape.side?",
+        ),
+        (
+            f"shape: {{class_path: {HERE}.Square, side: 2}}",
+            "--shape: keys stand beside class_path, where only init_args may stand; move them to init_args",
+        ),
+        (
+            f"optional: {{class_path: {HERE}.Square, side: 2}}",
+            "--optional: side beside class_path, where only init_args may stand; move it to init_args",
+        ),
+    ],
+)
+def test_one_line_about_a_file(text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    assert _refusal(capsys, "--config", str(file)).startswith("error: " + line.format(file=file))
+
+
+def test_a_file_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "none.yaml" in _refusal(capsys, "--config", "none.yaml")
+
+
+def test_a_good_file_leaves_its_name_out_of_later_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text("count: 2")
+    assert _refusal(capsys, "--config", str(file), "--count", "x") == "error: --count x: expected a whole number"
+
+
+def test_required_options_lose_the_name_of_the_subcommand() -> None:
+    message = "the following arguments are required: fit.data.source"
+    assert one_line(message, []) == "--data.source is missing; give it as an option or in a --config file"
+
+
+def test_other_messages_pass_on_one_line() -> None:
+    assert one_line('Parser key "a":\n  - this\n  - that\n', []) == "--a: this that"
