@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import inspect
@@ -26,6 +25,7 @@ NO_IMPORT = re.compile(r"expects a function or a callable class: (.+?)(?:\. Got 
 NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
 )
+BESIDE = "keys stand beside class_path, where only init_args may stand; move them to init_args"
 TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -90,7 +90,8 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
     values = VALUE.findall(message) or CLASS.findall(message)
     value = values[0].strip() if values else ""
     if "Not a valid subclass" in message:
-        return _misplaced(option, value)
+        beside = "'class_path'" in value
+        return f"--{option}: {BESIDE}" if beside else f"--{option} {value}: expected the dotted path of a class"
     return f"--{option} {value}".rstrip() + f": {_reason(message, value)}"
 
 
@@ -118,7 +119,7 @@ def _unknown(unknown: re.Match[str], option: str, message: str, options: Iterabl
     if unknown["flag"] and not name.startswith("-"):
         return f"{name}: options begin with --; `--help` lists them"
     if unknown["argument"] == "class_path":  # the mapping was read as arguments of the base class
-        return f"--{option}: keys stand beside class_path, where only init_args may stand; move them to init_args"
+        return f"--{option}: {BESIDE}"
     name = name if name.startswith("-") else f"--{option}.{name}" if option else f"--{name}"
     classes = CLASS.findall(message)
     if unknown["argument"] and classes:
@@ -150,18 +151,3 @@ def _parameters(class_path: str) -> list[str]:
         if parameter.kind in named
     ]
     return list(dict.fromkeys(found))
-
-
-def _misplaced(option: str, value: str) -> str:
-    """A mapping that should describe an object: ``class_path`` and ``init_args``."""
-    try:
-        given = ast.literal_eval(value)
-    except (SyntaxError, ValueError):
-        given = None
-    wrong = set(given) - {"class_path", "init_args", "dict_kwargs"} if isinstance(given, dict) else set()
-    if wrong and "class_path" in given:
-        return (
-            f"--{option}: {', '.join(sorted(wrong))} beside class_path, where only init_args may stand; "
-            "move it to init_args"
-        )
-    return f"--{option} {value}: expected a class: its dotted path, or class_path and init_args"

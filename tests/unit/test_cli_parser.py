@@ -119,7 +119,7 @@ def test_one_line(arguments: tuple[str, ...], line: str, capsys: pytest.CaptureF
         ),
         (
             f"optional: {{class_path: {HERE}.Square, side: 2}}",
-            "--optional: side beside class_path, where only init_args may stand; move it to init_args",
+            "--optional: keys stand beside class_path, where only init_args may stand; move them to init_args",
         ),
     ],
 )
