@@ -113,7 +113,8 @@ class RolloutCollector:
                         micro_batch.old_logprobs = score_old(micro_batch)
                     if score_reference is not None:
                         micro_batch.ref_logprobs = score_reference(micro_batch)
-        metrics = _reward_metrics(rewards, terms) | _length_metrics(completions) | scores.metrics | clock.metrics()
+        metrics = _reward_metrics(rewards, terms) | _length_metrics(completions)
+        metrics |= _mean_over_ranks(scores.metrics) | clock.metrics()
         dropped = (ranks.gather_rows(advantages) == 0).double().mean() if drop_zero_advantage else 0.0
         metrics["rollout/dropped_sequences"] = float(dropped)
         return Rollout(
@@ -161,11 +162,9 @@ class RolloutCollector:
 
 def decode(tokenizer: PreTrainedTokenizerBase, completions: list[list[Completion]]) -> None:
     """Fill in ``text``: without the token that ended it, but with every other special token (custom tags are such)."""
-    flat = [completion for group in completions for completion in group]
-    ids = [c.token_ids[:-1] if c.finished else c.token_ids for c in flat]
-    texts = tokenizer.batch_decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    for completion, text in zip(flat, texts, strict=True):
-        completion.text = text
+    for completion in (completion for group in completions for completion in group):
+        ids = completion.token_ids[:-1] if completion.finished else completion.token_ids
+        completion.text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _reward_metrics(rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
@@ -195,6 +194,14 @@ def _length_metrics(completions: list[list[Completion]]) -> dict[str, float]:
             value = float(getattr(of, statistic)()) if len(of) else 0.0
             metrics[f"completions/{statistic}_{name}length"] = value
     return metrics
+
+
+def _mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
+    """Figures that reward functions logged; a rank without one of them does not count in its mean."""
+    everyone = ranks.gather_objects([metrics])
+    names = sorted({name for of_rank in everyone for name in of_rank})
+    values = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 class _Clock:
