@@ -27,9 +27,8 @@ class Policy(nn.Module):
         text = model.config.get_text_config()
         self.softcap: float | None = getattr(text, "final_logit_softcapping", None)
         # Cohere multiplies its logits by logit_scale, Granite divides them by logits_scaling.
-        self.scale = float(getattr(text, "logit_scale", None) or 1.0) / float(
-            getattr(text, "logits_scaling", None) or 1.0
-        )
+        factor, divisor = getattr(text, "logit_scale", None), getattr(text, "logits_scaling", None)
+        self.scale = float(factor or 1.0) / float(divisor or 1.0)
 
     def forward(self, batch: SequenceBatch, *, temperature: float = 1.0) -> TokenScores:
         """Score the trained tokens of ``batch``.

@@ -322,3 +322,15 @@ def test_columns_that_a_reward_logs_come_along() -> None:
     rollout = _collect([[_answer("2"), _answer("3")]], Logging(1.0, 0.0), prompts=[_prompt("2+2")])
     assert rollout.logged_columns == {"verdict": ["a", "b"]}
     assert rollout.metrics["judged"] == 2.0
+
+
+def test_figures_that_rewards_log_are_averaged_over_the_ranks_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Logging(Scripted):
+        def __call__(self, *, log_metric, **keywords: Any) -> list[float | None]:
+            log_metric("both", 2.0)
+            return super().__call__(**keywords)
+
+    other_rank = {"both": 4.0, "there only": 1.0}
+    monkeypatch.setattr("grpo_lightning.ranks.gather_objects", lambda items: [*items, other_rank])
+    metrics = _collect([[_answer("2"), _answer("3")]], Logging(1.0, 0.0), prompts=[_prompt("2+2")]).metrics
+    assert (metrics["both"], metrics["there only"]) == (3.0, 1.0)
