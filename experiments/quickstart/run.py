@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="passed on to `fit`, after `--`: -- --model.lr 1e-4")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    folder = ROOT / "runs" / ("quickstart" if arguments.seed == 0 else f"quickstart-seed{arguments.seed}")
+    folder = run_folder(arguments.seed)
     base = make_base(folder, arguments.seed)
     run = folder / "grpo"
     console.rule("GRPO: 60 rollouts of 32 prompts x 8 completions")
@@ -50,6 +50,11 @@ def main() -> None:
     (run / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     draw_curves([run], run / "curves.png")
     show(results, run)
+
+
+def run_folder(seed: int) -> Path:
+    """Where everything of one seed lies."""
+    return ROOT / "runs" / ("quickstart" if seed == 0 else f"quickstart-seed{seed}")
 
 
 def command_line(command: str, config: str, seed: int, *options: str) -> None:
@@ -139,13 +144,12 @@ def show(results: dict[str, Any], run: Path) -> None:
     )
 
 
-def draw_curves(runs: list[Path], path: Path) -> None:
+def draw_curves(runs: list[Path], path: Path, *, labels: list[str] | None = None) -> None:
     """Reward, length and held-out accuracy over optimizer steps, one line per run."""
     figure, (reward, length, accuracy) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    for run in runs:
+    for run, label in zip(runs, labels or [None], strict=True):
         with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file)]
-        label = run.parent.name.removeprefix("quickstart-") if len(runs) > 1 else None
+            rows = list(csv.DictReader(file))
         for axes, name in ((reward, "reward"), (length, "completions/mean_length")):
             points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
             axes.plot(*zip(*points, strict=True), label=label)
@@ -159,7 +163,7 @@ def draw_curves(runs: list[Path], path: Path) -> None:
         axes.set(title=title, xlabel="optimizer steps", ylabel=unit)
         axes.grid(alpha=0.3)
         axes.set_ylim(bottom=0)
-    if len(runs) > 1:
+    if labels:
         reward.legend()
     figure.savefig(path, dpi=150)
     plt.close(figure)
