@@ -150,7 +150,7 @@ def test_the_gradient_of_a_bfloat16_head_does_not_drift_with_the_number_of_chunk
     targets = torch.randint(0, 64, (4096,), generator=generator)
 
     def gradient(dtype: torch.dtype, rows: int) -> Tensor:
-        leaf = weight.to(dtype).requires_grad_()
+        leaf = weight.to(dtype).clone().requires_grad_()
         head_logprobs(hidden.to(dtype), leaf, targets, chunk_bytes=4 * 64 * rows)[0].sum().backward()
         return leaf.grad.double()
 
