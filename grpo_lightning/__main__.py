@@ -12,6 +12,8 @@ from collections.abc import Iterator
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too
     _speak_plainly()
     from grpo_lightning.cli import GRPOCommandLine
     from grpo_lightning.errors import RunStopped, UserError
@@ -35,19 +37,21 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _speak_plainly() -> None:
     """Our own messages as bare lines on stderr; none of the libraries' remarks on what is deliberate here."""
     log = logging.getLogger("grpo_lightning")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        log.addHandler(handler)
+    for handler in list(log.handlers):  # of an earlier call in this process, on a stderr that may be closed
+        log.removeHandler(handler)
+    log.addHandler(logging.StreamHandler())
     log.setLevel(logging.INFO)
     log.propagate = False
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda record: "litlogger" not in str(record.msg))
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda record: "litlogger" not in str(record.msg)
+    )
     for message in (
         ".*does not have many workers.*",  # prompts are token lists in memory
         ".*exists and is not empty.*",  # the run folder is prepared by RunFolderCallback
         ".*You have overridden `transfer_batch_to_device`.*",  # batches hold no tensors
         ".*LeafSpec.*is deprecated.*",
         ".*set_vital.*is deprecated.*",
+        ".*predict returned None.*",  # EvaluationCallback keeps what was predicted
     ):
         warnings.filterwarnings("ignore", message=message)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
@@ -18,7 +20,7 @@ from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
-from grpo_lightning.loggers import MetricsCSV
+from grpo_lightning.loggers import MetricsCSV, TensorBoard
 from grpo_lightning.policy_module import PolicyModule
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ NOT_OURS = {
     "accumulate_grad_batches": "--rollout.micro_batch_tokens (memory) and --rollout.updates_per_rollout (step size)",
 }
 """Trainer flags that Lightning refuses under manual optimization, and what stands in their place."""
+
+NAMED_CHECKPOINTS = ("last", "best")
 
 
 class ProgressBar(TQDMProgressBar):
@@ -76,26 +80,31 @@ class GRPOCommandLine(LightningCLI):
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "predict":
-            parser.add_argument("--prompt", type=str | None, default=None, help="One question to ask; prints the answer.")
+            parser.add_argument(
+                "--prompt", type=str | None, default=None, help="One question to ask; prints the answer."
+            )
         return parser
 
     def before_instantiate_classes(self) -> None:
+        checkpoint = self.config[self.subcommand].get("ckpt_path")
+        if checkpoint not in (None, *NAMED_CHECKPOINTS) and "://" not in checkpoint and not Path(checkpoint).exists():
+            raise UserError(
+                f"--ckpt_path {checkpoint}: no such file; give a checkpoint or one of {', '.join(NAMED_CHECKPOINTS)}"
+            )
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
             if trainer.get(flag) not in (None, 1) or (flag.startswith("gradient") and trainer[flag] is not None):
                 raise UserError(f"--trainer.{flag} {trainer[flag]}: not used here; set {ours} instead")
         if str(trainer.get("precision")).startswith("16"):
-            raise UserError(f"--trainer.precision {trainer['precision']}: use bf16-mixed or 32-true; fp16 is not supported")
+            raise UserError(
+                f"--trainer.precision {trainer['precision']}: use bf16-mixed or 32-true; fp16 is not supported"
+            )
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         config = self._get(self.config_init, "trainer")
-        root, loggers = config["default_root_dir"], config.get("logger")
-        if loggers in (None, True):
-            kwargs["logger"] = [MetricsCSV(root), TensorBoardLogger(root, name="", version="tensorboard")]
-        elif loggers is not False:
-            # metrics.csv is part of every run folder, whatever else it is logged to; it comes first, so that
-            # checkpoints lie in the run folder too.
-            kwargs["logger"] = [MetricsCSV(root), *(loggers if isinstance(loggers, list) else [loggers])]
+        if config.get("fast_dev_run"):  # a trial, which must not overwrite a run
+            kwargs["default_root_dir"] = tempfile.mkdtemp(prefix="fast_dev_run_")
+        kwargs["logger"] = self._loggers(config["default_root_dir"], config.get("logger"))
         if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
@@ -104,10 +113,33 @@ class GRPOCommandLine(LightningCLI):
             callbacks.append(ModelCheckpoint(filename="step{step}", auto_insert_metric_name=False, save_last=True))
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
-        return super().instantiate_trainer(**kwargs, callbacks=callbacks)
+        try:
+            return super().instantiate_trainer(**kwargs, callbacks=callbacks)
+        except (MisconfigurationException, ValueError) as error:
+            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+
+    def _loggers(self, root: str, given: Any) -> Any:
+        """What is given, and always metrics.csv in the run folder of a ``fit``, whose file it is alone.
+
+        It comes first, so that checkpoints lie in the run folder too.
+        """
+        if given is False:
+            return False
+        if given in (None, True):
+            given = [TensorBoard(root)] if self.subcommand == "fit" else []
+        given = list(given) if isinstance(given, list) else [given]
+        return [MetricsCSV(root), *given] if self.subcommand == "fit" else given
+
+    def before_validate(self) -> None:
+        if not self.datamodule.eval_sources:  # found here, and not once the weights are loaded
+            raise UserError(f"`{self.subcommand}` has nothing to ask; name --data.eval_sources")
+
+    before_test = before_validate
 
     def before_predict(self) -> None:
         self.datamodule.question = self.config["predict"].get("prompt")
+        if self.datamodule.question is None:
+            self.before_validate()
 
     def after_predict(self) -> None:
         if self.datamodule.question is not None:

@@ -1,4 +1,4 @@
-"""metrics.csv: one row per optimizer step that is never thrown away."""
+"""Where figures go by default: metrics.csv, one row per optimizer step, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 
@@ -65,6 +65,18 @@ class MetricsCSV(Logger):
         else:
             self._rewrite()
 
+    @rank_zero_only
+    def forget_after(self, step: int) -> bool:
+        """Drop the rows after ``step``, where a resumed run goes on; False if there are none."""
+        self._read()
+        assert self._rows is not None
+        kept = {number: row for number, row in self._rows.items() if number <= step}
+        if len(kept) == len(self._rows):
+            return False
+        self._rows = kept
+        self._rewrite()
+        return True
+
     def _read(self) -> None:
         self._rows, self._columns = {}, ["step"]
         if self.path.exists():
@@ -82,3 +94,31 @@ class MetricsCSV(Logger):
             writer.writeheader()
             writer.writerows(self._rows.values())
         draft.replace(self.path)
+
+
+class TensorBoard(TensorBoardLogger):
+    """Lightning's logger, opened by the first figure: a start that is refused leaves no file behind.
+
+    Args:
+        save_dir: the run folder; the event files lie in its ``tensorboard`` folder.
+    """
+
+    def __init__(self, save_dir: str) -> None:
+        super().__init__(save_dir, name="", version="tensorboard")
+        self._opened = False
+
+    @property
+    def experiment(self) -> Any:
+        if not self._opened:
+            raise AttributeError("not opened yet")  # Lightning asks by hasattr before the first check has run
+        return super().experiment
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self._opened = True
+        super().log_metrics(metrics, step)
+
+    @rank_zero_only
+    def save(self) -> None:
+        if self._opened:
+            super().save()

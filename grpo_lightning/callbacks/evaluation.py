@@ -11,7 +11,7 @@ import lightning as L
 from torchmetrics import MeanMetric, Metric
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.rollout import RolloutCallback
+from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
@@ -55,7 +55,12 @@ class EvaluationCallback(L.Callback):
         if samples < 0 or (samples == 0 and not greedy):
             raise UserError(f"--evaluation.samples {samples}: give at least 1, or leave --evaluation.greedy true")
         if samples and temperature <= 0:
-            raise UserError(f"--evaluation.temperature {temperature}: samples need a positive one; greedy has its own pass")
+            raise UserError(
+                f"--evaluation.temperature {temperature}: samples need a positive one; greedy has its own pass"
+            )
+        check_truncation("--evaluation", top_p=top_p, top_k=top_k, min_p=min_p)
+        if max_completion_length is not None and max_completion_length < 1:
+            raise UserError(f"--evaluation.max_completion_length {max_completion_length}: must be at least 1")
         self.greedy, self.samples = greedy, samples
         self.temperature, self.top_p, self.top_k, self.min_p = temperature, top_p, top_k, min_p
         self.max_completion_length = max_completion_length
@@ -93,7 +98,7 @@ class EvaluationCallback(L.Callback):
 
     def _finish(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         self._rollout.rest_engine()
-        folder = Path(trainer.default_root_dir)
+        folder, command = Path(trainer.default_root_dir), str(trainer.state.fn.value)
         figures: dict[str, float] = {}
         pooled = [0.0, 0.0]
         for tally in self._tallies:
@@ -102,10 +107,15 @@ class EvaluationCallback(L.Callback):
             figures |= {f"{stage}/{name}/{key}": value for key, value in summary.items()}
             pooled = [pooled[0] + summary["problems"] * summary["accuracy"], pooled[1] + summary["problems"]]
             if ranks.rank() == 0:
-                line = {"stage": stage, "step": trainer.global_step, "source": name, **summary}
-                line["accuracy_interval"] = wilson_interval(summary["accuracy"] * summary["problems"], summary["problems"])
+                line = {"command": command, "policy": pl_module.policy_path, "checkpoint": trainer.ckpt_path}
+                line |= {"stage": stage, "step": trainer.global_step, "source": name, **summary}
+                line["accuracy_interval"] = wilson_interval(
+                    summary["accuracy"] * summary["problems"], summary["problems"]
+                )
                 _append(folder / "evaluations.jsonl", [line])
-                _append(folder / "samples" / f"{stage}_{name}_step{trainer.global_step:06d}.jsonl", records, fresh=True)
+                # `validate` in the folder of a run must not overwrite what the run wrote at step 0.
+                when = f"_step{trainer.global_step:06d}" if command == "fit" else ""
+                _append(folder / "samples" / f"{stage}_{name}{when}.jsonl", records, fresh=True)
                 log.info("%s %s: accuracy %.1f%% of %d", stage, name, 100 * summary["accuracy"], summary["problems"])
         figures[f"{stage}/accuracy"] = pooled[0] / max(pooled[1], 1)
         pl_module.log_figures(figures, bar=(f"{stage}/accuracy",))
@@ -132,7 +142,7 @@ class EvaluationCallback(L.Callback):
     def on_predict_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._rollout.rest_engine()
         everything = ranks.gather_objects(self.predictions)
-        if ranks.rank() == 0:
+        if ranks.rank() == 0 and trainer.datamodule.question is None:
             path = Path(trainer.default_root_dir) / "predictions.jsonl"
             _append(path, everything, fresh=True)
             log.info("%d completions written to %s", len(everything), path)
@@ -160,7 +170,9 @@ class EvaluationCallback(L.Callback):
                 ),
             ),
         ):
-            drawn = engine.generate(prompts, sampling, group_size=number, seeds=seeds) if number else [[] for _ in prompts]
+            drawn = (
+                engine.generate(prompts, sampling, group_size=number, seeds=seeds) if number else [[] for _ in prompts]
+            )
             decode(pl_module.tokenizer, drawn)
             groups.append(drawn)
         return groups[0], groups[1]

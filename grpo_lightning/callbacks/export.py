@@ -41,15 +41,17 @@ def _card(trainer: L.Trainer, pl_module: PolicyModule) -> str:
     evaluations = Path(trainer.default_root_dir) / "evaluations.jsonl"
     rows = [json.loads(line) for line in evaluations.read_text("utf-8").splitlines()] if evaluations.exists() else []
     table = "\n".join(
-        f"| {row['step']} | {row['source']} | {row['problems']:.0f} | {100 * row['accuracy']:.1f}% | {row['mean_length']:.1f} |"
+        f"| {row['step']} | {row['source']} | {row['problems']:.0f} | {100 * row['accuracy']:.1f}% "
+        f"| {row['mean_length']:.1f} |"
         for row in rows
+        if row["command"] == "fit"
     )
     return (
         "---\nlibrary_name: transformers\ntags: [grpo, grpo_lightning]\n"
         f"base_model: {pl_module.policy_path}\n---\n\n"
         f"# {type(pl_module).__name__} policy\n\n"
-        f"Trained from `{pl_module.policy_path}` for {trainer.global_step} optimizer steps with grpo_lightning; the full "
-        "configuration is `config.yaml` in the run folder.\n\n"
+        f"Trained from `{pl_module.policy_path}` for {trainer.global_step} optimizer steps with grpo_lightning; the "
+        "full configuration is `config.yaml` in the run folder.\n\n"
         "| step | evaluated on | problems | accuracy | mean length (tokens) |\n|---|---|---|---|---|\n"
         f"{table}\n\n"
         "Last training figures:\n\n" + "\n".join(f"- {name}: {value:.6g}" for name, value in figures.items()) + "\n"

@@ -30,6 +30,16 @@ from grpo_lightning.types import PromptBatch
 log = logging.getLogger(__name__)
 
 
+def check_truncation(group: str, *, top_p: float, top_k: int, min_p: float) -> None:
+    """Refuse shares and counts that mean nothing; ``group`` is the options' prefix, ``--rollout``."""
+    if not 0 < top_p <= 1:
+        raise UserError(f"{group}.top_p {top_p}: a share above 0 and at most 1; 1 keeps every token")
+    if top_k < 0:
+        raise UserError(f"{group}.top_k {top_k}: a number of tokens; 0 keeps all")
+    if not 0 <= min_p <= 1:
+        raise UserError(f"{group}.min_p {min_p}: a share of the likeliest token's probability; 0 keeps all")
+
+
 class RolloutCallback(L.Callback):
     """Before each training batch: new weights to the sampler, groups of completions, rewards, advantages.
 
@@ -92,6 +102,7 @@ class RolloutCallback(L.Callback):
                 f"--rollout.temperature {temperature}: training needs varied completions, so it must be positive; "
                 "for greedy evaluation see --evaluation.greedy"
             )
+        check_truncation("--rollout", top_p=top_p, top_k=top_k, min_p=min_p)
         self.rewards = rewards or []
         self.reward_weights = reward_weights
         self.engine = engine
@@ -134,7 +145,9 @@ class RolloutCallback(L.Callback):
             )
             pl_module.steps_per_batch = self.passes * self.updates
             self._check_geometry(trainer)
-        self.allow_length(trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length")
+        self.allow_length(
+            trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length"
+        )
 
     def _check_geometry(self, trainer: L.Trainer) -> None:
         prompts = trainer.datamodule.prompts_per_step
@@ -147,7 +160,7 @@ class RolloutCallback(L.Callback):
                 f"{' or '.join(str(n) for n in (below, above) if n)}"
             )
         steps = self.passes * self.updates
-        if trainer.max_steps > 0 and trainer.max_steps % steps:
+        if trainer.max_steps > 0 and trainer.max_steps % steps and not trainer.fast_dev_run:
             below, above = trainer.max_steps // steps * steps, (trainer.max_steps // steps + 1) * steps
             raise UserError(
                 f"--trainer.max_steps {trainer.max_steps} ends inside a rollout, which takes {steps} optimizer steps "
