@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from lightning.pytorch.cli import LightningArgumentParser
 
 KEY = re.compile(r'Parser key "([^"]+)":')
-VALUE = re.compile(r"(?:Got value|Given value|val)[:=] ?(.+?)\)?$", re.MULTILINE)
+VALUE = re.compile(r"(?:Got value|Given value|val|dot import path string)[:=] ?(.+?)\)?$", re.MULTILINE)
 CLASS = re.compile(r"(?:given class_path |class_path=)'([\w.]+)'")
 UNKNOWN = re.compile(
     r"unrecognized arguments: (?P<flag>\S+)|Option '(?P<argument>[^']+)' is not accepted"
