@@ -31,7 +31,7 @@ def draw(engine: VLLMEngine, sampling: Sampling = SAMPLING):
 @pytest.mark.parametrize("family", ["qwen2", "qwen2_untied"])
 @pytest.mark.parametrize("sleep_level", [0, 1, 2])
 def test_the_sampler_follows_the_weights_through_sleep(family: str, sleep_level: int, tmp_path) -> None:
-    model = save_model(family, tmp_path).cuda()
+    model = save_model(family, tmp_path)
     engine = VLLMEngine(sleep_level=sleep_level, memory_share=0.3)
     engine.start(
         ModelSpec(
@@ -48,7 +48,7 @@ def test_the_sampler_follows_the_weights_through_sleep(family: str, sleep_level:
         for round_number in range(10):
             scramble(model, seed=round_number, scale=0.3)
             engine.wake()
-            engine.load_weights((name, p.detach()) for name, p in model.named_parameters())
+            engine.load_weights((name, p.detach().cuda()) for name, p in model.named_parameters())
             groups = draw(engine)
             # The same prompts every round, with the prefix cache on: keys of older weights would show here.
             assert largest_gap(model, PROMPTS, groups, SAMPLING) < BOUND, f"round {round_number}"
