@@ -69,7 +69,6 @@ def draw(logprobs: Tensor, uniform: Tensor) -> Tensor:
         Token ids, ``[B]``.
     """
     cumulative = logprobs.double().exp().cumsum(dim=-1)
-    total = cumulative[:, -1]
-    # Rounding may lift u * total to the total itself, which lies beyond the last token.
-    point = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    # At most (1 - 2**-53) times the total, which rounds to less than the total: there is always a token above it.
+    point = uniform * cumulative[:, -1]
     return torch.searchsorted(cumulative, point[:, None], right=True).squeeze(1)

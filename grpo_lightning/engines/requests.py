@@ -39,7 +39,7 @@ def completion_limits(
 
 
 def progress_bar() -> Callable[..., Any] | None:
-    """Makes a ``tqdm`` that appears after two seconds and vanishes at its end; None off a terminal or the first rank."""
+    """Makes a ``tqdm`` that appears after two seconds and vanishes when done; None off a terminal or the first rank."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     if (distributed and torch.distributed.get_rank() != 0) or not sys.stderr.isatty():
         return None

@@ -101,10 +101,15 @@ class VLLMEngine(RolloutEngine):
                 f"--rollout.engine.max_model_length is {self.max_model_length}, but prompt and completion may take "
                 f"{model.max_length} tokens; raise it, or leave it null."
             )
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if model.device.index and not distributed:
+            raise UserError(
+                f"the policy is on {model.device}, but vLLM in a single process takes the first GPU that it sees; set "
+                f"CUDA_VISIBLE_DEVICES={model.device.index} and --trainer.devices 1."
+            )
         on_cpu = model.device.type == "cpu"
         if on_cpu and self.sleep_level:
             log.warning("--rollout.engine.sleep_level has no effect on CPUs: vLLM cannot sleep there.")
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         self._owns_process_group = not distributed
         with preserved_randomness():
             skeleton = empty_model(model)
@@ -114,7 +119,7 @@ class VLLMEngine(RolloutEngine):
             if not untie:
                 self._aliases = {}
             try:
-                with contained_start(distributed), reporting("start"):
+                with contained_start(model.device, distributed=distributed), reporting("start"):
                     self._launch(self._arguments(model, on_cpu=on_cpu, untie=untie), model)
             except BaseException:
                 self.close()
@@ -159,7 +164,7 @@ class VLLMEngine(RolloutEngine):
         block_size = self.block_size or (32 if on_cpu else None)
         if block_size is not None:
             arguments["block_size"] = block_size
-        if not self._owns_process_group and torch.distributed.get_world_size() > 1:
+        if not self._owns_process_group:
             # One engine per rank inside the trainer's process group.
             arguments["distributed_executor_backend"] = "external_launcher"
         return arguments

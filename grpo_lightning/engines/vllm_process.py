@@ -47,17 +47,21 @@ def installed_version() -> Version:
 
 
 @contextmanager
-def contained_start(distributed: bool) -> Iterator[None]:
+def contained_start(device: torch.device, *, distributed: bool) -> Iterator[None]:
     """Import and start vLLM inside this: sets what it reads from the environment, undoes what it does to the process.
 
     Set ``VLLM_LOGGING_LEVEL=INFO`` to see what vLLM says.
+
+    Args:
+        device: this rank's; vLLM takes the GPU whose number is its local rank.
+        distributed: True inside a process group of the trainer's.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     # vLLM's own handler takes its level from the variable, but only after some imports have already spoken.
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    set_num_threads = torch.set_num_threads
+    set_num_threads, precision = torch.set_num_threads, torch.get_float32_matmul_precision()
     # On CPUs vLLM would bind the memory of the whole process, the trainer's too, to one NUMA node.
     torch.ops._C.init_cpu_memory_env = lambda nodes: None  # type: ignore[attr-defined]
     with ExitStack() as stack:
@@ -68,11 +72,14 @@ def contained_start(distributed: bool) -> Iterator[None]:
         if distributed:
             os.environ["RANK"] = str(torch.distributed.get_rank())
             os.environ["WORLD_SIZE"] = str(torch.distributed.get_world_size())
+            if device.type == "cuda":
+                os.environ["LOCAL_RANK"] = str(device.index or 0)
             os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
         try:
             yield
         finally:
             torch.set_num_threads = set_num_threads
+            torch.set_float32_matmul_precision(precision)
             del torch.ops._C.init_cpu_memory_env
 
 

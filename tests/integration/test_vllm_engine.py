@@ -41,6 +41,7 @@ def process_state() -> dict[str, Any]:
         "set_num_threads": torch.set_num_threads,
         "cores": os.sched_getaffinity(0),
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
+        "precision": torch.get_float32_matmul_precision(),
         "dtype": torch.get_default_dtype(),
         "grad": torch.is_grad_enabled(),
     }

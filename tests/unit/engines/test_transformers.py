@@ -87,7 +87,7 @@ def test_samples_follow_the_distribution(engine, model):
     (group,) = engine.generate([PROMPTS[1]], sampling, group_size=4000, seeds=[0])
     counts = torch.bincount(torch.tensor([c.token_ids[0] for c in group]), minlength=61) / 4000
     probs = torch.stack([expected_logprobs(model, PROMPTS[1], [t], sampling) for t in range(61)]).exp().squeeze(1)
-    assert (counts - probs).abs().sum() / 2 < 0.06  # total variation; 0.35 at temperature 1
+    assert (counts - probs).abs().sum() / 2 < 0.06  # total variation; the distribution at temperature 1 is 0.24 away
 
 
 def test_greedy_is_the_likeliest_token_with_logprobs_at_temperature_one(engine, model):
