@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,11 @@ class GRPOCommandLine(LightningCLI):
             )
         return parser
 
+    def _parse_ckpt_path(self) -> None:
+        """Lightning's reads the whole checkpoint here, for hyper-parameters that ours have not: the config decides."""
+        _check_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
+
     def before_instantiate_classes(self) -> None:
-        checkpoint = self.config[self.subcommand].get("ckpt_path")
-        if checkpoint not in (None, *NAMED_CHECKPOINTS) and "://" not in checkpoint and not Path(checkpoint).exists():
-            raise UserError(
-                f"--ckpt_path {checkpoint}: no such file; give a checkpoint or one of {', '.join(NAMED_CHECKPOINTS)}"
-            )
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
             if trainer.get(flag) not in (None, 1) or (flag.startswith("gradient") and trainer[flag] is not None):
@@ -146,6 +146,17 @@ class GRPOCommandLine(LightningCLI):
             evaluation = next(c for c in self.trainer.callbacks if isinstance(c, EvaluationCallback))
             for record in evaluation.predictions:
                 print(record["completion"])
+
+
+def _check_checkpoint(given: str | None) -> None:
+    """A file that torch can read, or a sharded checkpoint's folder; nothing of it is loaded."""
+    if given in (None, *NAMED_CHECKPOINTS) or "://" in given:
+        return
+    path, remedy = Path(given), f"give a checkpoint or one of {', '.join(NAMED_CHECKPOINTS)}"
+    if not path.exists():
+        raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
+    if path.is_file() and not zipfile.is_zipfile(path):  # torch.save writes zip archives
+        raise UserError(f"--ckpt_path {given}: is no checkpoint, or an incomplete one; {remedy}")
 
 
 def _has(callbacks: list[Any], kind: type) -> bool:

@@ -212,13 +212,17 @@ class PolicyModule(L.LightningModule):
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """The reference is not in checkpoints (it never moves); everything else must be there."""
-        result = super().load_state_dict(state_dict, strict=False, assign=assign)
-        missing = [key for key in result.missing_keys if not key.startswith("reference.")]
-        if strict and (missing or result.unexpected_keys):
+        own = self.state_dict()
+        shapes = [name for name, tensor in state_dict.items() if name in own and tensor.shape != own[name].shape]
+        missing = [name for name in own if name not in state_dict and not name.startswith("reference.")]
+        unexpected = [name for name in state_dict if name not in own]
+        if shapes or (strict and (missing or unexpected)):
+            faults = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
             raise UserError(
                 f"--ckpt_path: the checkpoint is of another model than --model.policy {self.policy_path} "
-                f"(missing: {missing[:3]}, unexpected: {result.unexpected_keys[:3]})"
+                f"({'; '.join(f'{kind}: {names[0]}, ...' for kind, names in faults.items() if names)})"
             )
+        result = super().load_state_dict(state_dict, strict=False, assign=assign)
         self.weights_version += 1
         return result
 

@@ -1,0 +1,204 @@
+"""``fit`` as users compose, repeat, move and resume it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from grpo_lightning import GRPOModule, PromptDataModule, RolloutCallback, SFTModule
+from grpo_lightning.callbacks.evaluation import EvaluationCallback
+from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.samples import SamplesCallback
+from grpo_lightning.data.tiny_model import build_tiny_model
+from grpo_lightning.policy_module import PolicyModule
+from tests.integration.command_line import fit, grpo, listing, rows, run, untimed, written
+
+pytestmark = pytest.mark.integration
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "hf" / "model.safetensors")
+
+
+def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _checkpoint(file: Path) -> dict[str, Any]:
+    return torch.load(file, weights_only=True)
+
+
+def test_later_files_and_flags_win(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = written(grpo(tiny, tmp_path / "run"), tmp_path / "a.yaml")
+    second = written({"rollout": {"group_size": 5}, "model": {"init_args": {"lr": 0.5}}}, tmp_path / "b.yaml")
+    outcome = run(capsys, "fit", "--config", first, "--config", second, "--model.lr=0.25", "--print_config")
+    config = yaml.safe_load(outcome.out)
+    assert config["rollout"]["group_size"] == 5
+    assert config["rollout"]["max_completion_length"] == 8
+    assert config["model"]["init_args"]["lr"] == 0.25
+    assert config["model"]["init_args"]["policy"] == str(tiny)
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_constructor_argument_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """The saved configuration lists every argument, so nothing that a run used is left unsaid."""
+    model = ["--model=grpo_lightning.GRPOModule", "--model.policy=x"]
+    data = ["--data.source=grpo_lightning.data.RunningTotals", "--data.prompts_per_step=4"]
+    config = yaml.safe_load(run(capsys, "fit", *model, *data, "--print_config").out)
+    supervised = ["--model=grpo_lightning.SFTModule", "--model.policy=x"]
+    sft = yaml.safe_load(run(capsys, "fit", *supervised, *data, "--print_config").out)
+    for given, kinds in (
+        (config["model"]["init_args"], [GRPOModule, PolicyModule]),
+        (sft["model"]["init_args"], [SFTModule, PolicyModule]),
+        (config["data"], [PromptDataModule]),
+        (config["rollout"], [RolloutCallback]),
+        (config["evaluation"], [EvaluationCallback]),
+        (config["samples"], [SamplesCallback]),
+        (config["export"], [ExportCallback]),
+    ):
+        names = {name for kind in kinds for name in inspect.signature(kind).parameters} - {"kwargs"}
+        assert given.keys() == names
+
+
+def test_the_saved_configuration_repeats_the_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Same configuration, same run, to the last bit; nothing of the first is lost when the second takes its folder."""
+    folder = tmp_path / "run"
+    fit(capsys, grpo(tiny, folder, rollout__passes=2, trainer__max_steps=4))
+    assert [row["step"] for row in rows(folder)] == ["1", "2", "3", "4"]
+    assert not _equal(_weights(folder), load_file(tiny / "model.safetensors"))
+    first = listing(folder)
+    outcome = run(capsys, "fit", "--config", str(folder / "config.yaml"))
+    assert outcome.code == 0
+    assert "held a run already; moved it to" in outcome.err
+    assert listing(folder / "previous-1") == first
+    assert untimed(folder) == untimed(folder / "previous-1")
+    assert _equal(_weights(folder), _weights(folder / "previous-1"))
+    assert (folder / "config.yaml").read_text() == (folder / "previous-1" / "config.yaml").read_text()
+
+    # A file named in --config may itself be moved: a third run, again from the folder's own configuration.
+    assert run(capsys, "fit", "--config", str(folder / "config.yaml"), "--seed_everything=2").code == 0
+    assert listing(folder / "previous-1") == first
+    assert untimed(folder) != untimed(folder / "previous-2")
+    assert not _equal(_weights(folder), _weights(folder / "previous-2"))
+
+
+@pytest.fixture
+def resumable(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A run of 4 steps with a checkpoint at every step."""
+    checkpoints = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}", "save_last": True},
+    }
+    config = grpo(tiny, tmp_path / "run", trainer__max_steps=4, trainer__callbacks=[checkpoints])
+    config["model"]["init_args"] |= {"lr_scheduler_type": "linear", "warmup_ratio": 0.25}
+    fit(capsys, config)
+    return tmp_path / "run"
+
+
+def test_a_resumed_run_ends_like_one_that_was_never_stopped(
+    resumable: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, end = untimed(resumable), _weights(resumable)
+    before = (resumable / "metrics.csv").read_text()
+    checkpoint = str(resumable / "checkpoints" / "step=2.ckpt")
+    outcome = run(capsys, "fit", "--config", str(resumable / "config.yaml"), "--ckpt_path", checkpoint)
+    assert outcome.code == 0, outcome.err
+    assert untimed(resumable) == whole
+    assert _equal(_weights(resumable), end)
+    assert (resumable / "config-2.yaml").exists()
+    assert (resumable / "metrics-1.csv").read_text() == before  # the rows after step 2 were run again
+    assert not list(resumable.glob("previous-*"))
+
+
+def test_the_configuration_wins_over_the_checkpoint(
+    resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {
+        "model": {
+            "init_args": {
+                "lr_scheduler_type": "constant",
+                "optimizer": {
+                    "class_path": "torch.optim.AdamW",
+                    "init_args": {"lr": 1.0, "betas": [0.5, 0.6], "weight_decay": 0.125, "eps": 1e-7},
+                },
+            }
+        },
+        "trainer": {"max_steps": 6, "max_epochs": 3},
+    }
+    arguments = ["--config", str(resumable / "config.yaml"), "--config", written(changes, tmp_path / "b.yaml")]
+    last = str(resumable / "checkpoints" / "last.ckpt")
+    outcome = run(capsys, "fit", *arguments, "--ckpt_path", last, "--model.lr=1e-7")
+    assert outcome.code == 0, outcome.err
+    assert [int(row["step"]) for row in rows(resumable)] == [1, 2, 3, 4, 5, 6]
+    assert [float(row["learning_rate"]) for row in rows(resumable)[4:]] == [1e-7, 1e-7]
+    assert float(rows(resumable)[4]["num_tokens"]) > float(rows(resumable)[3]["num_tokens"])
+    saved = yaml.safe_load((resumable / "config-2.yaml").read_text())
+    assert saved["model"]["init_args"]["lr"] == 1e-7
+    assert saved["ckpt_path"] == last
+    checkpoint = _checkpoint(resumable / "checkpoints" / "step=6.ckpt")
+    assert checkpoint["global_step"] == 6
+    (group,) = checkpoint["optimizer_states"][0]["param_groups"]
+    assert (group["lr"], group["initial_lr"]) == (1e-7, 1e-7)
+    assert (list(group["betas"]), group["weight_decay"], group["eps"]) == ([0.5, 0.6], 0.125, 1e-7)
+    assert not any(name.startswith("reference.") for name in checkpoint["state_dict"])
+
+
+def test_last_finds_the_newest_checkpoint(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(resumable / "config.yaml"), "--trainer.max_steps=5", "--trainer.max_epochs=2"]
+    outcome = run(capsys, "fit", *arguments, "--ckpt_path=last")
+    assert outcome.code == 0, outcome.err
+    assert [int(row["step"]) for row in rows(resumable)] == [1, 2, 3, 4, 5]
+
+
+def test_resuming_into_another_folder_moves_what_lies_there(
+    resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "metrics.csv").write_text("step\n99\n")
+    arguments = ["--config", str(resumable / "config.yaml"), "--trainer.default_root_dir", str(other)]
+    checkpoint = str(resumable / "checkpoints" / "step=2.ckpt")
+    before = listing(resumable)
+    assert run(capsys, "fit", *arguments, "--ckpt_path", checkpoint).code == 0
+    assert [row["step"] for row in rows(other)] == ["3", "4"]
+    assert (other / "previous-1" / "metrics.csv").read_text() == "step\n99\n"
+    assert listing(resumable) == before
+
+
+@pytest.mark.parametrize("change", [{"hidden": 64}, {"layers": 1}])
+def test_a_checkpoint_of_another_model(
+    resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, int]
+) -> None:
+    other = build_tiny_model(str(tmp_path / "other"), **({"hidden": 32, "layers": 2, "mlp": 64} | change))
+    arguments = ["--config", str(resumable / "config.yaml"), "--model.policy", str(other)]
+    before = listing(resumable)
+    for command in ("fit", "validate"):
+        outcome = run(capsys, command, *arguments, "--ckpt_path", str(resumable / "checkpoints" / "last.ckpt"))
+        assert "--ckpt_path" in outcome.mistake
+        assert f"--model.policy {other}" in outcome.mistake
+    assert listing(resumable) == before
+
+
+def test_a_file_that_is_no_checkpoint(resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.ckpt"
+    broken.write_bytes(b"no checkpoint")
+    before = listing(resumable)
+    outcome = run(capsys, "fit", "--config", str(resumable / "config.yaml"), "--ckpt_path", str(broken))
+    assert f"--ckpt_path {broken}" in outcome.mistake
+    assert listing(resumable) == before
+
+
+def test_a_trial_of_one_batch_touches_no_run(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text("older")
+    fit(capsys, grpo(tiny, folder, rollout__passes=2, trainer__fast_dev_run=True))
+    assert listing(folder) == {"metrics.csv": b"older"}
