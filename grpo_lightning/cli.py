@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -113,6 +113,8 @@ class GRPOCommandLine(LightningCLI):
             callbacks.append(ModelCheckpoint(filename="step{step}", auto_insert_metric_name=False, save_last=True))
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
+        if type(config.get("val_check_interval")) is int:
+            _look_after_validation(callbacks)
         try:
             return super().instantiate_trainer(**kwargs, callbacks=callbacks)
         except (MisconfigurationException, ValueError) as error:
@@ -157,6 +159,18 @@ def _check_checkpoint(given: str | None) -> None:
         raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
     if path.is_file() and not zipfile.is_zipfile(path):  # torch.save writes zip archives
         raise UserError(f"--ckpt_path {given}: is no checkpoint, or an incomplete one; {remedy}")
+
+
+def _look_after_validation(callbacks: list[Any]) -> None:
+    """Checkpoints and early stopping act after every validation.
+
+    Lightning takes ``val_check_interval: 1`` (each rollout) for 1.0 (each epoch) and would wait for the epoch's end.
+    """
+    for callback in callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.monitor and callback._save_on_train_epoch_end is None:
+            callback._save_on_train_epoch_end = False
+        if isinstance(callback, EarlyStopping) and callback._check_on_train_epoch_end is None:
+            callback._check_on_train_epoch_end = False
 
 
 def _has(callbacks: list[Any], kind: type) -> bool:

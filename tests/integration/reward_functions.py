@@ -23,3 +23,12 @@ def raises(completions: list[Any], **kwargs: Any) -> list[float]:
 
 def needs_level(completions: list[Any], level: list[int], **kwargs: Any) -> list[float]:
     return [float(number) for number in level]
+
+
+def begins_with_a_digit(completions: list[Any], **kwargs: Any) -> list[float]:
+    """A rule that a random model meets now and then."""
+    return [float(_text(completion)[:1].isdigit()) for completion in completions]
+
+
+def never(completions: list[Any], **kwargs: Any) -> list[float]:
+    return [0.0] * len(completions)
