@@ -51,6 +51,7 @@ def _speak_plainly() -> None:
         ".*You have overridden `transfer_batch_to_device`.*",  # batches hold no tensors
         ".*LeafSpec.*is deprecated.*",
         ".*set_vital.*is deprecated.*",
+        ".*recommended to use `self.log.*sync_dist=True.*",  # figures are reduced over ranks before they are logged
         ".*predict returned None.*",  # EvaluationCallback keeps what was predicted
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -90,7 +90,7 @@ class GRPOModule(PolicyModule):
 
     def _stop_on_mismatch(self, figures: dict[str, float]) -> None:
         gap = figures.get(LOGP_DIFFERENCE, 0.0)
-        if not gap <= self.max_logp_difference:
+        if gap > self.max_logp_difference:  # NaN is not: its gradient is NaN too, and ``take_step`` skips such steps
             raise RunStopped(
                 f"the sampler's log-probabilities differ from the trainer's by {gap:.3g} nats on average (bound: "
                 f"--model.max_logp_difference {self.max_logp_difference}): the sampler has other weights or another "
