@@ -71,7 +71,8 @@ def checked(tensors: Iterable[tuple[str, Tensor]], expected: dict[str, torch.Siz
     """Pass ``tensors`` on one by one, and insist that they are exactly the expected ones.
 
     Raises:
-        WeightsMismatchError: on the first name that is unknown, comes twice or has another shape; at the end if one is missing.
+        WeightsMismatchError: on the first name that is unknown, comes twice or has another shape; at the end, if one
+            is missing.
     """
     missing = dict(expected)
     for name, tensor in tensors:

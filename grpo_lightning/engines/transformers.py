@@ -33,11 +33,11 @@ class TransformersEngine(RolloutEngine):
         """Keep the settings.
 
         Args:
-            batch_size: sequences that are generated at a time; None for all at once. Lower it if generation runs out
-                of memory; the samples stay the same.
+            batch_size: sequences that are generated at a time; null for 128 on CPUs, where larger batches are slower,
+                and all at once on GPUs. Lower it if generation runs out of memory; the samples stay the same.
         """
         if batch_size is not None and batch_size < 1:
-            raise UserError(f"--rollout.engine.batch_size is {batch_size}; give at least 1, or null for all at once.")
+            raise UserError(f"--rollout.engine.batch_size is {batch_size}; give at least 1, or null for the default.")
         self.batch_size = batch_size
         self._spec: ModelSpec | None = None
         self._model: Any = None
@@ -118,7 +118,7 @@ class TransformersEngine(RolloutEngine):
         until the last row is done, and would run beyond the positions that the model has.
         """
         ordered = sorted(rows, key=lambda row: (-limits[row[0]], lengths[row[0]]))
-        size = self.batch_size or len(rows)
+        size = self.batch_size or (128 if self._started().device.type == "cpu" else len(rows))
         chunk: list[tuple[int, int]] = []
         for row in ordered:
             if chunk and (len(chunk) == size or limits[chunk[0][0]] != limits[row[0]]):
