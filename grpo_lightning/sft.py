@@ -8,10 +8,11 @@ from typing import Any
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.masking import masked_sum
 from grpo_lightning.functional.reduction import token_mean
+from grpo_lightning.models.loading import context_length
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rollout.windows import cut_windows, pad_rows
 from grpo_lightning.token_means import TokenMeans
-from grpo_lightning.types import PromptBatch, SequenceBatch, Window
+from grpo_lightning.types import Prompt, PromptBatch, SequenceBatch, Window
 
 
 class SFTModule(PolicyModule):
@@ -28,8 +29,16 @@ class SFTModule(PolicyModule):
         self, policy: str, *, target_column: str = "solution", micro_batch_tokens: int = 16384, **kwargs: Any
     ) -> None:
         super().__init__(policy, **kwargs)
+        if micro_batch_tokens < 1:
+            raise UserError(f"--model.micro_batch_tokens {micro_batch_tokens}: must be at least 1")
         self.target_column = target_column
         self.micro_batch_tokens = micro_batch_tokens
+        self._targets: dict[int, list[int]] = {}
+
+    def setup(self, stage: str) -> None:
+        """Encode every target, so that a row without one is found before the weights are loaded."""
+        if stage == "fit":
+            self._targets = {prompt.row: self._target(prompt) for prompt in self.trainer.datamodule.train_prompts}
 
     def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
         """One optimizer step on the targets of ``batch``."""
@@ -47,16 +56,7 @@ class SFTModule(PolicyModule):
 
     def _window(self, batch: PromptBatch) -> Window[SequenceBatch]:
         """The batch's prompts and targets, each ended by the end-of-sequence token."""
-        targets = []
-        for prompt in batch.prompts:
-            text = prompt.columns.get(self.target_column)
-            if not isinstance(text, str):
-                raise UserError(
-                    f"--model.target_column {self.target_column}: row {prompt.row} of {prompt.source} has no such text "
-                    f"(its columns: {', '.join(prompt.columns)})"
-                )
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            targets.append([*ids, self.tokenizer.eos_token_id])
+        targets = [self._targets[prompt.row] for prompt in batch.prompts]
         rows = pad_rows(
             [prompt.token_ids for prompt in batch.prompts], targets, pad_token_id=self.tokenizer.pad_token_id
         ).to(self.device)
@@ -68,3 +68,20 @@ class SFTModule(PolicyModule):
             max_completion_length=rows.completion_mask.shape[1],
         )
         return window
+
+    def _target(self, prompt: Prompt) -> list[int]:
+        """Token ids of what follows ``prompt``."""
+        where, text = f"row {prompt.row} of {prompt.source}", prompt.columns.get(self.target_column)
+        if not isinstance(text, str):
+            raise UserError(
+                f"--model.target_column {self.target_column}: {where} has no such text "
+                f"(its columns: {', '.join(prompt.columns)})"
+            )
+        ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+        limit = context_length(self.model_config)
+        if limit is not None and len(prompt.token_ids) + len(ids) > limit:
+            raise UserError(
+                f"--model.target_column {self.target_column}: {where} has {len(prompt.token_ids)} + {len(ids)} tokens, "
+                f"beyond the {limit} that {self.policy_path} holds; leave such rows out of --data.source"
+            )
+        return ids
