@@ -17,7 +17,7 @@ class SamplesCallback(L.Callback):
     """Writes ``samples/rollout_<n>.jsonl`` into the run folder.
 
     Args:
-        every_n_rollouts: how often; the first rollout is always written. 0 writes none.
+        every_n_rollouts: how often: rollouts 1, 1 + n, 1 + 2n, ... 0 writes none.
     """
 
     def __init__(self, *, every_n_rollouts: int = 10) -> None:
@@ -28,8 +28,8 @@ class SamplesCallback(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: PromptBatch, batch_idx: int
     ) -> None:
-        number = trainer.fit_loop.total_batch_idx
-        if batch.rollout is None or not self.every_n_rollouts or number % self.every_n_rollouts:
+        number = trainer.fit_loop.total_batch_idx + 1
+        if batch.rollout is None or not self.every_n_rollouts or (number - 1) % self.every_n_rollouts:
             return
         lines = ranks.gather_objects(_lines(batch.rollout))
         if ranks.rank() == 0:
