@@ -12,9 +12,10 @@ from collections.abc import Iterator
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    rank = int(os.environ.get("LOCAL_RANK", 0))
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too
-    _speak_plainly()
+    _speak_plainly(logging.WARNING if rank else logging.INFO)
     from grpo_lightning.cli import GRPOCommandLine
     from grpo_lightning.errors import RunStopped, UserError
 
@@ -23,7 +24,8 @@ def main(args: list[str] | None = None) -> None:
     except Exception as error:
         for cause in _chain(error):  # jsonargparse wraps what a constructor raises
             if isinstance(cause, UserError | RunStopped):
-                print(f"{'error' if isinstance(cause, UserError) else 'stopped'}: {cause}", file=sys.stderr)
+                kind = "error" if isinstance(cause, UserError) else "stopped"
+                print(f"[rank: {rank}] " * bool(rank) + f"{kind}: {cause}", file=sys.stderr)
                 sys.exit(2 if isinstance(cause, UserError) else 1)
         raise
 
@@ -34,13 +36,13 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _speak_plainly() -> None:
+def _speak_plainly(level: int) -> None:
     """Our own messages as bare lines on stderr; none of the libraries' remarks on what is deliberate here."""
     log = logging.getLogger("grpo_lightning")
     for handler in list(log.handlers):  # of an earlier call in this process, on a stderr that may be closed
         log.removeHandler(handler)
     log.addHandler(logging.StreamHandler())
-    log.setLevel(logging.INFO)
+    log.setLevel(level)
     log.propagate = False
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: "litlogger" not in str(record.msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -107,17 +108,23 @@ class Outcome:
 
 
 @contextmanager
-def own_environment() -> Iterator[None]:
-    """Variables that the command sets (the seed, Lightning's ranks) end with it; pytest's own arguments are not its."""
-    with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", ["grpo-lightning"]):
-        yield
+def own_process_state() -> Iterator[None]:
+    """What the command sets for its process (the seed, where messages go) ends with it; pytest's arguments are not its."""
+    log = logging.getLogger("grpo_lightning")
+    handlers, level, propagate = list(log.handlers), log.level, log.propagate
+    try:
+        with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", ["grpo-lightning"]):
+            yield
+    finally:
+        log.handlers, log.propagate = handlers, propagate
+        log.setLevel(level)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     """The command in this process; an exception that is not a user's mistake passes through."""
     capsys.readouterr()
     code = 0
-    with own_environment():
+    with own_process_state():
         try:
             main(list(arguments))
         except SystemExit as stop:

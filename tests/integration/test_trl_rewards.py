@@ -35,7 +35,7 @@ def test_plain_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         assert tokenizer.decode([i for i in ids if i != tokenizer.eos_token_id]) == text
 
     for number, call in enumerate(trl_rewards.SEEN):
-        lines = records(tmp_path / "run" / "samples" / f"rollout_{number:06d}.jsonl")
+        lines = records(tmp_path / "run" / "samples" / f"rollout_{number + 1:06d}.jsonl")
         assert [line["completion"] for line in lines] == call["completions"]
         assert [line["golden_answer"] for line in lines] == call["answer"]
         digits = [sum(c.isdigit() for c in text) for text in call["completions"]]
@@ -80,5 +80,5 @@ def test_a_callable_object_from_yaml(tiny: Path, tmp_path: Path, capsys: pytest.
     reward = {"class_path": f"{TRL}.WeightedLength", "init_args": {"scale": 0.25}}
     config = grpo(tiny, tmp_path / "run", rollout__rewards=[reward], samples__every_n_rollouts=1)
     fit(capsys, config)
-    for line in records(tmp_path / "run" / "samples" / "rollout_000000.jsonl"):
+    for line in records(tmp_path / "run" / "samples" / "rollout_000001.jsonl"):
         assert line["rewards"] == {"weighted_length": 0.25 * len(line["completion"])}
