@@ -109,7 +109,7 @@ class Outcome:
 
 @contextmanager
 def own_process_state() -> Iterator[None]:
-    """What the command sets for its process (the seed, where messages go) ends with it; its arguments are not pytest's."""
+    """What the command sets for its process (seed, loggers) ends with it; its arguments are not pytest's."""
     log = logging.getLogger("grpo_lightning")
     handlers, level, propagate = list(log.handlers), log.level, log.propagate
     try:

@@ -118,6 +118,18 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(
     assert not list(resumable.glob("previous-*"))
 
 
+def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Resumed at step 2 and ended at step 3: no row of the older step 4 stays in the curve."""
+    line = '{{"command": "validate", "step": {}}}\n'
+    (resumable / "evaluations.jsonl").write_text(line.format(2) + line.format(4))
+    checkpoint = str(resumable / "checkpoints" / "step=2.ckpt")
+    arguments = ["--config", str(resumable / "config.yaml"), "--trainer.max_steps=3"]
+    assert run(capsys, "fit", *arguments, "--ckpt_path", checkpoint).code == 0
+    assert [row["step"] for row in rows(resumable)] == ["1", "2", "3"]
+    assert "\n4," in (resumable / "metrics-1.csv").read_text()
+    assert (resumable / "evaluations.jsonl").read_text() == line.format(2)
+
+
 def test_the_configuration_wins_over_the_checkpoint(
     resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
