@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import tempfile
@@ -30,9 +31,10 @@ log = logging.getLogger(__name__)
 NOT_OURS = {
     "gradient_clip_val": "--model.max_grad_norm",
     "gradient_clip_algorithm": "--model.max_grad_norm (always by norm)",
+    "overfit_batches": "--data.source to few questions and --data.shuffle false",
     "accumulate_grad_batches": "--rollout.micro_batch_tokens (memory) and --rollout.updates_per_rollout (step size)",
 }
-"""Trainer flags that Lightning refuses under manual optimization, and what stands in their place."""
+"""Trainer flags that do not go with manual optimization or a loader of our own, and what stands in their place."""
 
 NAMED_CHECKPOINTS = ("last", "best")
 
@@ -94,7 +96,8 @@ class GRPOCommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
-            if trainer.get(flag) not in (None, 1) or (flag.startswith("gradient") and trainer[flag] is not None):
+            default = inspect.signature(L.Trainer).parameters[flag].default
+            if trainer.get(flag) not in (None, default):
                 raise UserError(f"--trainer.{flag} {trainer[flag]}: not used here; set {ours} instead")
         if str(trainer.get("precision")).startswith("16"):
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from transformers import get_scheduler
 
@@ -146,13 +148,27 @@ class PolicyModule(L.LightningModule):
         """Optimizer steps of the whole run. (Lightning's own estimate counts batches under manual optimization.)"""
         trainer = self.trainer
         limit = trainer.max_steps if trainer.max_steps >= 0 else None
+        batches = self._batches_per_epoch()
         if trainer.max_epochs in (None, -1):
             if limit is None:
                 raise UserError("--trainer.max_steps or --trainer.max_epochs: set one, or the run would never end")
             return limit
-        trainer.fit_loop.setup_data()
-        steps = int(trainer.num_training_batches) * trainer.max_epochs * self.steps_per_batch
+        steps = batches * trainer.max_epochs * self.steps_per_batch
         return steps if limit is None else min(limit, steps)
+
+    def _batches_per_epoch(self) -> int:
+        """As Lightning counts them, which also checks the intervals that are counted in batches."""
+        loop = self.trainer.fit_loop
+        try:
+            loop.setup_data()
+        except UserError:
+            raise
+        except (MisconfigurationException, ValueError) as error:
+            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        # To be set up again: only then does the loader get its position from a checkpoint, which is restored later.
+        loop._combined_loader = None
+        batches = self.trainer.num_training_batches
+        return 0 if math.isinf(batches) else int(batches)  # infinite until there is a loader: none if none is wanted
 
     def on_train_start(self) -> None:
         """The config wins over what a checkpoint restored: learning rate, betas, weight decay, schedule."""

@@ -102,6 +102,7 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
             "--trainer.accumulate_grad_batches=2",
             ["--trainer.accumulate_grad_batches 2", "--rollout.micro_batch_tokens"],
         ),
+        ("--trainer.overfit_batches=1", ["--trainer.overfit_batches 1", "--data.source"]),
         ("--trainer.precision=16-mixed", ["--trainer.precision 16-mixed", "bf16-mixed"]),
         # Rewards.
         ("--rollout.rewards=[]", ["--rollout.rewards", "no reward function"]),

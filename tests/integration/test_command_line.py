@@ -91,18 +91,21 @@ def test_the_saved_configuration_repeats_the_run(
 
 
 @pytest.fixture
-def resumable(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A run of 4 steps with a checkpoint at every step."""
+def resumable(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Path:
+    """A run of 4 steps, by that number or as one epoch, with a checkpoint at every step."""
     checkpoints = {
         "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
         "init_args": {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}", "save_last": True},
     }
     config = grpo(tiny, tmp_path / "run", trainer__max_steps=4, trainer__callbacks=[checkpoints])
     config["model"]["init_args"] |= {"lr_scheduler_type": "linear", "warmup_ratio": 0.25}
+    if getattr(request, "param", "steps") == "epochs":
+        config["trainer"] |= {"max_steps": -1, "max_epochs": 1}
     fit(capsys, config)
     return tmp_path / "run"
 
 
+@pytest.mark.parametrize("resumable", ["steps", "epochs"], indirect=True)
 def test_a_resumed_run_ends_like_one_that_was_never_stopped(
     resumable: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
