@@ -108,7 +108,7 @@ class GRPOCommandLine(LightningCLI):
         config = self._get(self.config_init, "trainer")
         if config.get("fast_dev_run"):  # a trial, which must not overwrite a run
             kwargs["default_root_dir"] = tempfile.mkdtemp(prefix="fast_dev_run_")
-        kwargs["logger"] = self._loggers(os.path.expanduser(config["default_root_dir"]), config.get("logger"))
+        kwargs["logger"] = self._loggers(os.path.expanduser(config["default_root_dir"] or "."), config.get("logger"))
         if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []

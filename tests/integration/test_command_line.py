@@ -121,6 +121,32 @@ def test_a_resumed_run_ends_like_one_that_was_never_stopped(
     assert not list(resumable.glob("previous-*"))
 
 
+@pytest.mark.parametrize("saved", ["after a step", "at the end of the epoch"])
+def test_an_epoch_more(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], saved: str) -> None:
+    """A run that has ended goes on with the next epoch's first prompts, as if it had been asked for two."""
+    every_step = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": {"every_n_train_steps": 1, "save_last": True},
+    }
+    callbacks = [every_step] if saved == "after a step" else []
+    configs = [
+        grpo(
+            tiny,
+            tmp_path / f"{epochs}",
+            trainer__max_steps=-1,
+            trainer__max_epochs=epochs,
+            trainer__callbacks=callbacks,
+        )
+        for epochs in (1, 2)
+    ]
+    for config in configs:
+        fit(capsys, config)
+    fit(capsys, configs[0], "--trainer.max_epochs=2", "--ckpt_path=last")
+    assert [row["step"] for row in rows(tmp_path / "1")] == [str(step) for step in range(1, 9)]
+    assert untimed(tmp_path / "1") == untimed(tmp_path / "2")
+    assert _equal(_weights(tmp_path / "1"), _weights(tmp_path / "2"))
+
+
 def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Resumed at step 2 and ended at step 3: no row of the older step 4 stays in the curve."""
     line = '{{"command": "validate", "step": {}}}\n'
