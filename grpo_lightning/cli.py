@@ -36,7 +36,7 @@ NOT_OURS = {
 }
 """Trainer flags that do not go with manual optimization or a loader of our own, and what stands in their place."""
 
-NAMED_CHECKPOINTS = ("last", "best")
+NAMED_CHECKPOINT = "last"
 
 
 class ProgressBar(TQDMProgressBar):
@@ -44,6 +44,19 @@ class ProgressBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
+
+
+class RunCheckpoint(ModelCheckpoint):
+    """After each validation and at the end of each epoch: ``last.ckpt`` is where the run ended, validated or not."""
+
+    def __init__(self) -> None:
+        super().__init__(filename="step{step}", auto_insert_metric_name=False, save_last=True)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self._should_skip_saving_checkpoint(trainer):  # as where this step is saved already
+            figures = self._monitor_candidates(trainer)
+            self._save_topk_checkpoint(trainer, figures)
+            self._save_last_checkpoint(trainer, figures)
 
 
 class GRPOCommandLine(LightningCLI):
@@ -114,7 +127,7 @@ class GRPOCommandLine(LightningCLI):
         callbacks = config.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):
-            callbacks.append(ModelCheckpoint(filename="step{step}", auto_insert_metric_name=False, save_last=True))
+            callbacks.append(RunCheckpoint())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
@@ -156,9 +169,9 @@ class GRPOCommandLine(LightningCLI):
 
 def _check_checkpoint(given: str | None) -> None:
     """A file that torch can read, or a sharded checkpoint's folder; nothing of it is loaded."""
-    if given in (None, *NAMED_CHECKPOINTS) or "://" in given:
+    if given in (None, NAMED_CHECKPOINT) or "://" in given:
         return
-    path, remedy = Path(given), f"give a checkpoint or one of {', '.join(NAMED_CHECKPOINTS)}"
+    path, remedy = Path(given), f"give a checkpoint, or {NAMED_CHECKPOINT!r} for the run folder's newest"
     if not path.exists():
         raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
     if path.is_file() and not zipfile.is_zipfile(path):  # torch.save writes zip archives

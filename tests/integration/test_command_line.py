@@ -228,6 +228,18 @@ def test_a_checkpoint_of_another_model(
     assert listing(resumable) == before
 
 
+def test_the_last_checkpoint_is_where_the_run_ended(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Validated after step 3, ended after step 4."""
+    config = grpo(tiny, tmp_path / "run", trainer__max_steps=4, trainer__val_check_interval=3)
+    config["trainer"]["limit_val_batches"] = 1.0
+    fit(capsys, config)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step4.ckpt"]
+    assert _checkpoint(checkpoints / "last.ckpt")["global_step"] == 4
+
+
 def test_a_file_that_is_no_checkpoint(resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = tmp_path / "broken.ckpt"
     broken.write_bytes(b"no checkpoint")
