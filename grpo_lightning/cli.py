@@ -52,7 +52,16 @@ class RunCheckpoint(ModelCheckpoint):
     def __init__(self) -> None:
         super().__init__(filename="step{step}", auto_insert_metric_name=False, save_last=True)
 
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        super().on_train_batch_end(trainer, *args)
+        # Not at the end of the epoch that this cuts short: a resumed run would take its other prompts for done.
+        if trainer.global_step == trainer.max_steps:
+            self._save(trainer)
+
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: L.Trainer) -> None:
         if not self._should_skip_saving_checkpoint(trainer):  # as where this step is saved already
             figures = self._monitor_candidates(trainer)
             self._save_topk_checkpoint(trainer, figures)

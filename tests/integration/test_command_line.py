@@ -147,6 +147,21 @@ def test_an_epoch_more(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert _equal(_weights(tmp_path / "1"), _weights(tmp_path / "2"))
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_more_steps(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluated: bool) -> None:
+    """A run that ended at its number of steps, inside an epoch, goes on from there as if it had been asked for more."""
+    whole, part = (grpo(tiny, tmp_path / name) for name in ("whole", "part"))
+    for config, steps in ((whole, 6), (part, 3)):
+        config["trainer"]["max_steps"] = steps
+        if evaluated:
+            config["trainer"] |= {"limit_val_batches": 1.0, "val_check_interval": 2}
+        fit(capsys, config)
+    fit(capsys, part, "--trainer.max_steps=6", "--ckpt_path=last")
+    assert [row["step"] for row in rows(tmp_path / "part")] == [str(step) for step in range(1, 7)]
+    assert untimed(tmp_path / "part") == untimed(tmp_path / "whole")
+    assert _equal(_weights(tmp_path / "part"), _weights(tmp_path / "whole"))
+
+
 def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Resumed at step 2 and ended at step 3: no row of the older step 4 stays in the curve."""
     line = '{{"command": "validate", "step": {}}}\n'
