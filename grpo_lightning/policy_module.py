@@ -203,7 +203,7 @@ class PolicyModule(L.LightningModule):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
-        self.weights_version += 1
+        self.weights_version += signal and finite
         return {"grad_norm": norm, "learning_rate": rate, "skipped_steps": float(not signal or not finite)}
 
     def _count_skipped(self, finite: bool) -> None:
