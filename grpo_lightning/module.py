@@ -16,7 +16,6 @@ from grpo_lightning.policy_module import PolicyModule, frozen
 from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import PromptBatch, RolloutBatch, SequenceBatch
 
-
 LOGP_DIFFERENCE = "sampling/logp_difference/mean"
 
 
@@ -84,7 +83,7 @@ class GRPOModule(PolicyModule):
                 start, rollout_figures = time.perf_counter(), {}
 
     def score(self, batch: SequenceBatch, *, policy: Policy, temperature: float) -> Tensor:
-        """Log-probabilities without gradient, computed as ``training_step`` does (same dtype, same code), ``[B, T]``."""
+        """Log-probabilities without gradient, by the code and in the dtype of ``training_step``, ``[B, T]``."""
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             return policy(batch, temperature=temperature).logprobs
 

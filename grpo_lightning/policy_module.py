@@ -23,7 +23,15 @@ from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
-SCHEDULES = {"constant", "constant_with_warmup", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt"}
+SCHEDULES = {
+    "constant",
+    "constant_with_warmup",
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "inverse_sqrt",
+}
 """Those of ``transformers.get_scheduler`` that are a function of the step alone."""
 
 
@@ -70,7 +78,9 @@ class PolicyModule(L.LightningModule):
         if max_grad_norm is not None and max_grad_norm <= 0:
             raise UserError(f"--model.max_grad_norm {max_grad_norm}: must be positive; null turns clipping off")
         if lr_scheduler_type not in SCHEDULES:
-            raise UserError(f"--model.lr_scheduler_type {lr_scheduler_type}: choose from {', '.join(sorted(SCHEDULES))}")
+            raise UserError(
+                f"--model.lr_scheduler_type {lr_scheduler_type}: choose from {', '.join(sorted(SCHEDULES))}"
+            )
         self.automatic_optimization = False
         self.policy_path = policy
         self.lr, self.make_optimizer = lr, optimizer
@@ -131,7 +141,9 @@ class PolicyModule(L.LightningModule):
         parameters = [p for p in self.policy.parameters() if p.requires_grad]
         given = {} if self.lr is None else {"lr": self.lr}
         if self.make_optimizer is None:
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, **({"lr": 1e-6, "weight_decay": 0.0} | given))
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+                parameters, **({"lr": 1e-6, "weight_decay": 0.0} | given)
+            )
         else:
             optimizer = self.make_optimizer(parameters, **given)  # type: ignore[call-arg]
         self._configured_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]

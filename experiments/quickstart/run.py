@@ -107,9 +107,7 @@ def compare(run: Path, seed: int) -> dict[str, Any]:
             "sampled_interval": wilson_interval(evaluation["pass@1"] * len(greedy), len(greedy)),
             "mean_length": sum(a["tokens"] for a in sampled) / len(sampled),
             "step_by_step": sum(is_step_by_step(a["completion"]) for a in sampled) / len(sampled),
-            "examples": [
-                {key: a[key] for key in ("prompt", "answer", "completion", "correct")} for a in greedy[:3]
-            ],
+            "examples": [{key: a[key] for key in ("prompt", "answer", "completion", "correct")} for a in greedy[:3]],
         }
     return results
 
@@ -124,7 +122,9 @@ def show(results: dict[str, Any], run: Path) -> None:
         ("greedy accuracy", "greedy_accuracy", "greedy_interval"),
         ("sampled accuracy", "sampled_accuracy", "sampled_interval"),
     ):
-        cells = [f"{100 * s[key]:.1f}% [{100 * s[interval][0]:.1f}, {100 * s[interval][1]:.1f}]" for s in (before, after)]
+        cells = [
+            f"{100 * s[key]:.1f}% [{100 * s[interval][0]:.1f}, {100 * s[interval][1]:.1f}]" for s in (before, after)
+        ]
         table.add_row(name, *cells)
     table.add_row("mean length (tokens)", *(f"{s['mean_length']:.1f}" for s in (before, after)))
     table.add_row("step-by-step answers", *(f"{100 * s['step_by_step']:.0f}%" for s in (before, after)))

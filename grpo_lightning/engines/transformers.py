@@ -171,7 +171,7 @@ class _Picker:
         self.logprobs: list[Tensor] = []
         self.bar = bar
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002  (transformers' signature)
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logprobs = processed_logprobs(scores, self.sampling)
         if self.uniforms is None:
             token = logprobs.argmax(dim=-1)

@@ -63,7 +63,7 @@ def contained_start(device: torch.device, *, distributed: bool) -> Iterator[None
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     set_num_threads, precision = torch.set_num_threads, torch.get_float32_matmul_precision()
     # On CPUs vLLM would bind the memory of the whole process, the trainer's too, to one NUMA node.
-    torch.ops._C.init_cpu_memory_env = lambda nodes: None  # type: ignore[attr-defined]
+    torch.ops._C.init_cpu_memory_env = lambda _: None  # type: ignore[attr-defined]
     with ExitStack() as stack:
         # vLLM preloads libraries into every later subprocess and says that one process works on this machine.
         stack.enter_context(preserved_environment(keep="VLLM_"))
