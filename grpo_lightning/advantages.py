@@ -1,7 +1,7 @@
 """How much better than the others of its group a completion was: rewards ``[P, G]`` to advantages ``[P, G]``.
 
 A missing reward is NaN: it is left out of its group's mean and spread, and its own advantage is 0. All arithmetic is
-in float64, so that the result does not depend on the size of the rewards' offset.
+in float64.
 """
 
 from __future__ import annotations

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_lightning.errors import RunStopped
+from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.functional.masking import masked_sum
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.objectives import ClippedObjective, Objective
 from grpo_lightning.policy_module import PolicyModule, frozen
+from grpo_lightning.rollout import sampler_gap
+from grpo_lightning.rollout.sampler_gap import sampler_difference
 from grpo_lightning.token_means import TokenMeans
-from grpo_lightning.types import PromptBatch, RolloutBatch, SequenceBatch
-
-LOGP_DIFFERENCE = "sampling/logp_difference/mean"
+from grpo_lightning.types import PromptBatch, SequenceBatch
 
 
 class GRPOModule(PolicyModule):
@@ -29,7 +29,8 @@ class GRPOModule(PolicyModule):
             objective has a KL term.
         max_logp_difference: the run stops if the mean absolute difference between the sampler's and the trainer's
             log-probabilities of the same tokens exceeds this, in nats. Rounding gives 1e-6 in float32 and 0.01 to 0.05
-            in bfloat16; more means that the sampler has other weights or draws from another distribution.
+            in bfloat16; more means that the sampler has other weights. Not applied where top_p, top_k or min_p cut the
+            sampled distribution, which makes the two differ by design.
         kwargs: see ``PolicyModule``.
     """
 
@@ -47,6 +48,8 @@ class GRPOModule(PolicyModule):
         super().__init__(policy, **kwargs)
         self.objective = objective or ClippedObjective()
         self.reference_path = reference or policy
+        if max_logp_difference <= 0:
+            raise UserError(f"--model.max_logp_difference {max_logp_difference}: a bound in nats must be positive")
         self.max_logp_difference = max_logp_difference
         self.reference: Policy | None = None
 
@@ -72,12 +75,13 @@ class GRPOModule(PolicyModule):
                     # Rows at weight 0 only keep this rank in step with the others.
                     counted = (micro_batch.loss_weights != 0).float()
                     difference = sampler_difference(scores.logprobs, micro_batch)
-                    figures.add({"entropy": scores.entropy, LOGP_DIFFERENCE: difference, **token_loss.metrics}, counted)
-                    figures.add_max("sampling/logp_difference/max", difference, counted)
+                    means = {"entropy": scores.entropy, sampler_gap.MEAN: difference, **token_loss.metrics}
+                    figures.add(means, counted, shares=token_loss.shares)
+                    figures.add_max(sampler_gap.MAX, difference, counted)
                     figures.add_total("loss", loss / self.trainer.world_size)
-                result = figures.result()
-                self._stop_on_mismatch(result)
-                result |= self.take_step(signal=bool(window.micro_batches)) | rollout_figures
+                result = figures.result(all_tokens=window.tokens) | rollout_figures
+                self._stop_on_mismatch(result, truncated=rollout.truncated)
+                result |= self.take_step(signal=bool(window.micro_batches))
                 result["time/update"] = time.perf_counter() - start
                 self.log_figures(result, bar=("reward", "completions/mean_length"))
                 start, rollout_figures = time.perf_counter(), {}
@@ -87,23 +91,11 @@ class GRPOModule(PolicyModule):
         with torch.no_grad(), self.trainer.precision_plugin.forward_context():
             return policy(batch, temperature=temperature).logprobs
 
-    def _stop_on_mismatch(self, figures: dict[str, float]) -> None:
-        gap = figures.get(LOGP_DIFFERENCE, 0.0)
-        if gap > self.max_logp_difference:  # NaN is not: its gradient is NaN too, and ``take_step`` skips such steps
+    def _stop_on_mismatch(self, figures: dict[str, float], *, truncated: bool) -> None:
+        gap = figures.get(sampler_gap.MEAN, 0.0)
+        # A NaN of the trainer's passes here, and ``take_step`` skips the step; the collector stops at the sampler's.
+        if gap > self.max_logp_difference and not truncated:
             raise RunStopped(
                 f"the sampler's log-probabilities differ from the trainer's by {gap:.3g} nats on average (bound: "
-                f"--model.max_logp_difference {self.max_logp_difference}): the sampler has other weights or another "
-                "distribution (top_p, top_k and min_p below 1 or above 0 change it)"
+                f"--model.max_logp_difference {self.max_logp_difference}): it has other weights than the policy"
             )
-
-
-def sampler_difference(logprobs: Tensor, batch: RolloutBatch) -> Tensor:
-    """|log π(trainer) - log π(sampler)| at the weights the completions were sampled with, in nats, ``[B, T]``.
-
-    Args:
-        logprobs: of the current policy; those of the sampling policy are ``batch.old_logprobs`` where it has moved on.
-        batch: holds the sampler's figures.
-    """
-    assert batch.sampling_logprobs is not None
-    ours = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-    return (ours - batch.sampling_logprobs).abs()

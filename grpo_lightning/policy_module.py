@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import math
 from collections.abc import Iterable
@@ -17,20 +19,30 @@ from transformers import get_scheduler
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.models.clipping import clip_grad_norm
-from grpo_lightning.models.loading import DType, eos_token_ids, load_config, load_policy, load_tokenizer
+from grpo_lightning.models.loading import (
+    DType,
+    eos_token_ids,
+    load_config,
+    load_policy,
+    load_tokenizer,
+    warn_of_bfloat16_weights,
+)
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
+DEFAULT_LR = 1e-6
 SCHEDULES = {
     "constant",
     "constant_with_warmup",
-    "linear",
     "cosine",
+    "cosine_with_min_lr",
     "cosine_with_restarts",
-    "polynomial",
     "inverse_sqrt",
+    "linear",
+    "polynomial",
+    "warmup_stable_decay",
 }
 """Those of ``transformers.get_scheduler`` that are a function of the step alone."""
 
@@ -43,9 +55,10 @@ class PolicyModule(L.LightningModule):
 
     Args:
         policy: Hugging Face id or folder of the causal language model to train.
-        lr: learning rate; wins over the one in ``optimizer``. Default 1e-6 with the default optimizer.
+        lr: learning rate, with any optimizer; null takes the one in ``optimizer``, or 1e-6 if it sets none.
         optimizer: by ``class_path`` (default ``torch.optim.AdamW``, weight decay 0).
         lr_scheduler_type: a schedule of ``transformers.get_scheduler``: constant, linear, cosine, ...
+        lr_scheduler_kwargs: its further arguments, such as ``{"min_lr_rate": 0.1}`` of cosine_with_min_lr.
         warmup_ratio: share of all optimizer steps in which the learning rate rises from 0.
         max_grad_norm: gradients are scaled down to this norm; null leaves them alone.
         dtype: of the weights. Keep float32 and set ``--trainer.precision bf16-mixed`` for bfloat16 arithmetic.
@@ -63,6 +76,7 @@ class PolicyModule(L.LightningModule):
         lr: float | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler_type: str = "constant",
+        lr_scheduler_kwargs: dict[str, Any] | None = None,
         warmup_ratio: float = 0.0,
         max_grad_norm: float | None = 1.0,
         dtype: DType = "float32",
@@ -85,6 +99,7 @@ class PolicyModule(L.LightningModule):
         self.policy_path = policy
         self.lr, self.make_optimizer = lr, optimizer
         self.lr_scheduler_type, self.warmup_ratio = lr_scheduler_type, warmup_ratio
+        self.lr_scheduler_kwargs = lr_scheduler_kwargs
         self.max_grad_norm = max_grad_norm
         self.dtype_name: DType = dtype
         self.attn_implementation = attn_implementation
@@ -105,6 +120,8 @@ class PolicyModule(L.LightningModule):
     # --- model ---------------------------------------------------------------------------------------------------
 
     def configure_model(self) -> None:
+        if self.trainer.precision == "bf16-true":
+            warn_of_bfloat16_weights("--trainer.precision bf16-true")
         if self.policy is None:
             self.policy = self.build_policy(self.policy_path).train()
 
@@ -139,13 +156,12 @@ class PolicyModule(L.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         assert self.policy is not None
         parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        given = {} if self.lr is None else {"lr": self.lr}
         if self.make_optimizer is None:
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-                parameters, **({"lr": 1e-6, "weight_decay": 0.0} | given)
-            )
+            lr = DEFAULT_LR if self.lr is None else self.lr
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
         else:
-            optimizer = self.make_optimizer(parameters, **given)  # type: ignore[call-arg]
+            lr = chosen_lr(self.make_optimizer, self.lr)
+            optimizer = self.make_optimizer(parameters, lr=lr)  # type: ignore[call-arg]
         self._configured_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         steps = self.total_steps()
         scheduler = get_scheduler(
@@ -153,6 +169,7 @@ class PolicyModule(L.LightningModule):
             optimizer,
             num_warmup_steps=round(self.warmup_ratio * steps),
             num_training_steps=steps,
+            scheduler_specific_kwargs=self.lr_scheduler_kwargs,
         )
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
@@ -257,6 +274,31 @@ class PolicyModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {k: v for k, v in state.items() if not k.startswith("reference.")}
+
+
+def chosen_lr(make_optimizer: OptimizerCallable, lr: float | None) -> float:
+    """The learning rate that the user chose for an optimizer of their own.
+
+    The command line fills in every default of an optimizer class, torch's 1e-3 among them, which would silently train
+    a thousand times too fast; so a default counts as not chosen.
+
+    Args:
+        make_optimizer: the class with its arguments.
+        lr: ``--model.lr``.
+
+    Raises:
+        UserError: if two different rates are given.
+    """
+    if not isinstance(make_optimizer, functools.partial):
+        return DEFAULT_LR if lr is None else lr
+    kind = next((a for a in make_optimizer.args if isinstance(a, type)), make_optimizer.func)
+    default = inspect.signature(kind).parameters["lr"].default
+    own = make_optimizer.keywords.get("lr", default)
+    if own == default:
+        return DEFAULT_LR if lr is None else lr
+    if lr is not None and lr != own:
+        raise UserError(f"--model.lr {lr} and --model.optimizer.lr {own}: give one of them")
+    return own
 
 
 def frozen(module: nn.Module) -> nn.Module:

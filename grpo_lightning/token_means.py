@@ -16,21 +16,23 @@ class TokenMeans:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
+        self._sums: dict[tuple[str, str], Tensor] = {}
         self._maxima: dict[str, Tensor] = {}
         self._tokens = torch.zeros((), dtype=torch.float64)
 
-    def add(self, values: dict[str, Tensor], mask: Tensor) -> None:
+    def add(self, means: dict[str, Tensor], mask: Tensor, *, shares: dict[str, Tensor] | None = None) -> None:
         """Count one micro-batch.
 
         Args:
-            values: figure of each token, by name, each ``[B, T]``.
+            means: figure of each token, by name, averaged over the tokens under ``mask``, each ``[B, T]``.
             mask: 1 where a token counts, ``[B, T]``.
+            shares: figure of each token, by name, averaged over *all* trained tokens of the step: one that never got
+                here, because its sequence was left out, counts as 0; each ``[B, T]``.
         """
         self._tokens = self._tokens + mask.sum(dtype=torch.float64).cpu()
-        for name, value in values.items():
-            total = masked_sum(value.detach().double(), mask).cpu()
-            self._sums[name] = self._sums.get(name, torch.zeros_like(total)) + total
+        for kind, values in (("mean", means), ("share", shares or {})):
+            for name, value in values.items():
+                self._add(kind, name, masked_sum(value.detach().double(), mask))
 
     def add_max(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Keep the largest entry under ``mask`` (0 if there is none) as ``name``; arguments as in ``add``."""
@@ -38,19 +40,24 @@ class TokenMeans:
         self._maxima[name] = torch.maximum(self._maxima.get(name, largest), largest)
 
     def add_total(self, name: str, value: Tensor) -> None:
-        """Add a scalar to the plain sum ``name`` (kept apart from the means)."""
-        self._sums[f"+{name}"] = self._sums.get(f"+{name}", torch.zeros((), dtype=torch.float64)) + value.detach().cpu()
+        """Add a scalar to the plain sum ``name``."""
+        self._add("total", name, value.detach().double())
 
-    def result(self) -> dict[str, float]:
-        """Means, maxima and sums over all micro-batches and ranks; every rank must have added the same names."""
-        names = sorted(self._sums)
-        totals = ranks.all_sum(torch.stack([self._tokens, *(self._sums[name] for name in names)]))
-        tokens = max(float(totals[0]), 1.0)
-        figures = {
-            name.removeprefix("+"): float(total) / (1.0 if name.startswith("+") else tokens)
-            for name, total in zip(names, totals[1:], strict=True)
-        }
+    def result(self, *, all_tokens: float = 0.0) -> dict[str, float]:
+        """Means, shares, sums and maxima over all micro-batches and ranks; every rank must have added the same names.
+
+        Args:
+            all_tokens: trained tokens of the step over all ranks, those of left-out sequences included; for shares.
+        """
+        keys = sorted(self._sums)
+        totals = ranks.all_sum(torch.stack([self._tokens, *(self._sums[key] for key in keys)]))
+        divisor = {"mean": max(float(totals[0]), 1.0), "share": max(all_tokens, 1.0), "total": 1.0}
+        figures = {name: float(sum_) / divisor[kind] for (kind, name), sum_ in zip(keys, totals[1:], strict=True)}
         for name in sorted(self._maxima):
             largest = float(ranks.all_max(self._maxima[name]))
             figures[name] = 0.0 if largest == -torch.inf else largest
         return figures
+
+    def _add(self, kind: str, name: str, value: Tensor) -> None:
+        value = value.cpu()
+        self._sums[kind, name] = self._sums.get((kind, name), torch.zeros_like(value)) + value

@@ -170,6 +170,8 @@ class Rollout:
     """How often the windows are gone through (the paper's mu)."""
     temperature: float
     """The completions were sampled at it, so they are scored at it."""
+    truncated: bool = False
+    """True if top_p, top_k or min_p cut the sampled distribution: it is then not quite the policy's."""
     metrics: dict[str, float]
     """Figures over all ranks, in TRL's names."""
     logged_columns: dict[str, list[Any]] = dataclasses.field(default_factory=dict)

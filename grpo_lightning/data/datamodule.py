@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +44,7 @@ class PromptDataModule(L.LightningDataModule):
         eval_batch_size: prompts of one evaluation batch over all ranks.
         max_prompt_length: longest prompt, in tokens; longer ones are left out and counted in the log.
         shuffle: new order each epoch; False keeps the data's order.
-        seed: of the order.
+        seed: of the order; None takes ``seed_everything``.
         eval_limit: prompts of each evaluation source, spread evenly over it; None takes all.
 
     Raises:
@@ -60,7 +61,7 @@ class PromptDataModule(L.LightningDataModule):
         eval_batch_size: int = 64,
         max_prompt_length: int = 512,
         shuffle: bool = True,
-        seed: int = 0,
+        seed: int | None = None,
         eval_limit: int | None = None,
     ) -> None:
         super().__init__()
@@ -220,7 +221,7 @@ class PromptDataModule(L.LightningDataModule):
             rank=self._rank,
             world_size=self._world_size,
             shuffle=self.shuffle,
-            seed=self.seed,
+            seed=int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
         )
         positions = range(self._rank, self.prompts_per_step, self._world_size)
         return StatefulDataLoader(

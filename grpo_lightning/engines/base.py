@@ -27,6 +27,11 @@ class Sampling:
     min_p: float = 0.0
     """Least probability as a share of the likeliest token's; 0 keeps all."""
 
+    @property
+    def truncated(self) -> bool:
+        """True if tokens are cut off: what is sampled is then not quite the model's distribution."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:

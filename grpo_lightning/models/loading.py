@@ -82,11 +82,7 @@ def load_policy(
             "logits; use eager or flash_attention_2"
         )
     if dtype == "bfloat16":
-        log.warning(
-            "%s: weights in bfloat16. Steps of lr 1e-6 are below its rounding and move almost no weight; "
-            "use --model.dtype float32 with --trainer.precision bf16-mixed for bfloat16 speed.",
-            flag,
-        )
+        warn_of_bfloat16_weights(flag)
     model, report = _load(
         AutoModelForCausalLM.from_pretrained,
         name_or_path,
@@ -107,6 +103,15 @@ def load_policy(
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
+
+
+def warn_of_bfloat16_weights(flag: str) -> None:
+    """Say what training bfloat16 weights does, naming the option that asked for it."""
+    log.warning(
+        "%s: weights in bfloat16. Steps of lr 1e-6 are below its rounding and move almost no weight; "
+        "use --model.dtype float32 with --trainer.precision bf16-mixed for bfloat16 speed.",
+        flag,
+    )
 
 
 def eos_token_ids(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

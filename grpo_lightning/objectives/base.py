@@ -16,7 +16,10 @@ class TokenLoss(NamedTuple):
     values: Tensor
     """To be minimized; entries where ``completion_mask`` is 0 are ignored, ``[B, T]``."""
     metrics: dict[str, Tensor]
-    """Detached figures to log as their mean over the trained tokens of the optimizer step, each ``[B, T]``."""
+    """Figures to log as their mean over the tokens that reached the backward pass, each ``[B, T]``."""
+    shares: dict[str, Tensor] | None = None
+    """Figures to log as their mean over *all* trained tokens of the optimizer step, where a token whose sequence was
+    left out counts as 0 (a clip ratio: what has no advantage is not clipped), each ``[B, T]``."""
 
 
 class Objective(ABC):
@@ -34,8 +37,11 @@ class Objective(ABC):
 
     @property
     def zero_advantage_means_zero_gradient(self) -> bool:
-        """True if sequences with advantage 0 may be left out of the backward pass without changing the gradient."""
-        return not self.needs_reference
+        """True if sequences with advantage 0 may be left out of the backward pass without changing the gradient.
+
+        False unless an objective says so: with a KL term or an entropy bonus it is not true.
+        """
+        return False
 
     @abstractmethod
     def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:

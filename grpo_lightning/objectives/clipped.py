@@ -58,6 +58,10 @@ class ClippedObjective(Objective):
     def needs_reference(self) -> bool:
         return self.beta > 0
 
+    @property
+    def zero_advantage_means_zero_gradient(self) -> bool:
+        return self.beta == 0
+
     def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
         ratio = token_ratio(logprobs, rollout.old_logprobs)
         advantages = rollout.advantages
@@ -66,12 +70,8 @@ class ClippedObjective(Objective):
 
         low = ((ratio < 1 - self.epsilon) & (advantages < 0)).float()
         high = ((ratio > 1 + self.epsilon_high) & (advantages > 0)).float()
-        metrics = {
-            "clip_ratio/low_mean": low,
-            "clip_ratio/high_mean": high,
-            "clip_ratio/region_mean": low + high,
-            "ratio": ratio.detach(),
-        }
+        shares = {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low + high}
+        metrics = {"ratio": ratio.detach()}
         if self.beta > 0:
             assert rollout.ref_logprobs is not None, "beta > 0 without reference log-probabilities"
             divergence = ESTIMATORS[self.kl_estimator](logprobs, rollout.ref_logprobs)
@@ -79,4 +79,4 @@ class ClippedObjective(Objective):
             if self.kl_ratio and self.kl_estimator != "k2":
                 divergence = divergence * ratio
             values = values + self.beta * divergence
-        return TokenLoss(values, metrics)
+        return TokenLoss(values, metrics, shares)

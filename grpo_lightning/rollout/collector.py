@@ -14,13 +14,18 @@ from transformers import PreTrainedTokenizerBase
 from grpo_lightning import ranks
 from grpo_lightning.advantages import AdvantageEstimator, group_std, zero_spread
 from grpo_lightning.engines.base import RolloutEngine, Sampling
+from grpo_lightning.errors import RunStopped
 from grpo_lightning.functional.reduction import Reduction
 from grpo_lightning.rewards.runner import RewardScorer
-from grpo_lightning.rollout.windows import cut_windows, pad_rows
-from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, SequenceBatch
+from grpo_lightning.rollout.sampler_gap import gap_figures
+from grpo_lightning.rollout.windows import balance, cut_windows, pad_rows
+from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, SequenceBatch, Window
 
 TokenScorer = Callable[[SequenceBatch], Tensor]
 """Log-probabilities of a batch's trained tokens without gradient, ``[B, T]``."""
+
+PROBE_ROWS = 8
+"""Completions on which sampler and trainer are compared where none is trained on."""
 
 
 class RolloutCollector:
@@ -105,18 +110,12 @@ class RolloutCollector:
             keep=(advantages.flatten() != 0) if drop_zero_advantage else None,
         )
         with clock("score"):
-            for window in windows:
-                window.micro_batches = [micro_batch.to(device) for micro_batch in window.micro_batches]
-                # Scored in the very micro-batches that are trained, so that rounding is the same and the first ratio 1.
-                for micro_batch in window.micro_batches:
-                    if self.updates > 1 or self.passes > 1:
-                        micro_batch.old_logprobs = score_old(micro_batch)
-                    if score_reference is not None:
-                        micro_batch.ref_logprobs = score_reference(micro_batch)
+            self._score(windows, score_old, score_reference, device)
+            gap = self._untrained_gap(batch, windows, score_old, device)
         metrics = _reward_metrics(rewards, terms) | _length_metrics(completions)
-        metrics |= _mean_over_ranks(scores.metrics) | clock.metrics()
+        metrics |= _mean_over_ranks(scores.metrics) | clock.metrics() | gap
         dropped = (ranks.gather_rows(advantages) == 0).double().mean() if drop_zero_advantage else 0.0
-        metrics["rollout/dropped_sequences"] = float(dropped)
+        metrics["rollout/frac_dropped_sequences"] = float(dropped)
         return Rollout(
             prompts=prompts,
             completions=completions,
@@ -126,9 +125,41 @@ class RolloutCollector:
             windows=windows,
             passes=self.passes,
             temperature=self.sampling.temperature,
+            truncated=self.sampling.truncated,
             metrics=metrics,
             logged_columns=scores.columns,
         )
+
+    def _score(
+        self,
+        windows: list[Window[RolloutBatch]],
+        score_old: TokenScorer,
+        score_reference: TokenScorer | None,
+        device: torch.device | str,
+    ) -> None:
+        """Old and reference log-probabilities, where they are needed, in the very micro-batches that are trained: so
+        rounding is the same and the first ratio is 1."""
+        for window in windows:
+            window.micro_batches = [micro_batch.to(device) for micro_batch in window.micro_batches]
+            for micro_batch in window.micro_batches:
+                if self.updates > 1 or self.passes > 1:
+                    micro_batch.old_logprobs = score_old(micro_batch)
+                if score_reference is not None:
+                    micro_batch.ref_logprobs = score_reference(micro_batch)
+
+    def _untrained_gap(
+        self,
+        batch: RolloutBatch,
+        windows: list[Window[RolloutBatch]],
+        score_old: TokenScorer,
+        device: torch.device | str,
+    ) -> dict[str, float]:
+        """Sampler against trainer where nothing will be trained on, perhaps because the sampler writes rubbish."""
+        if windows[0].micro_batches or not windows[0].tokens:
+            return {}
+        longest = balance(batch.sequence_lengths.tolist(), self.micro_batch_tokens)[0][:PROBE_ROWS]
+        probe = batch.rows(torch.tensor(longest)).to(device)
+        return gap_figures(score_old(probe), probe)
 
     def _advantages(self, rewards: Tensor, completions: list[list[Completion]]) -> Tensor:
         """On the groups of all ranks; this rank's rows of it, float32 ``[P, G]``."""
@@ -150,6 +181,8 @@ class RolloutCollector:
         sampling_logprobs = torch.zeros_like(padded.completion_mask)
         for row, (_, completion) in zip(sampling_logprobs, rows, strict=True):
             row[: len(completion.logprobs)] = torch.tensor(completion.logprobs)
+        if not sampling_logprobs.isfinite().all():
+            raise RunStopped("the sampler returned NaN or infinite log-probabilities: it has broken weights")
         return RolloutBatch(
             input_ids=padded.input_ids,
             sequence_lengths=padded.sequence_lengths,

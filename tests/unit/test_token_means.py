@@ -59,3 +59,11 @@ def test_sums_are_exact_over_many_tokens() -> None:
     for _ in range(8):
         means.add({"x": torch.full((1, 250_000), 0.1)}, torch.ones(1, 250_000))
     assert means.result()["x"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-9)
+
+
+def test_a_share_counts_what_was_left_out() -> None:
+    figures = TokenMeans()
+    figures.add({}, torch.tensor([[1.0, 1.0, 0.0]]), shares={"clipped": torch.tensor([[1.0, 0.0, 1.0]])})
+    figures.add({}, torch.tensor([[1.0]]), shares={"clipped": torch.tensor([[1.0]])})
+    # Two of three tokens here, of eight in the whole step.
+    assert figures.result(all_tokens=8) == {"clipped": 0.25}

@@ -229,10 +229,12 @@ def test_a_reference_far_away_keeps_loss_and_gradient_finite(estimator: str, gap
 def test_clip_shares_count_the_tokens_whose_gradient_is_cut() -> None:
     ratios = torch.tensor([[0.5, 0.5, 1.0, 1.25, 1.5, 1.5, 1.5]])
     advantages = torch.tensor([[1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 0.0]])
-    metrics = ClippedObjective().token_loss(ratios.log(), _rollout(advantages, old=torch.zeros(1, 7), tokens=7)).metrics
-    assert metrics["clip_ratio/low_mean"].tolist() == [[0, 1, 0, 0, 0, 0, 0]]
-    assert metrics["clip_ratio/high_mean"].tolist() == [[0, 0, 0, 0, 1, 0, 0]]
-    assert metrics["clip_ratio/region_mean"].tolist() == [[0, 1, 0, 0, 1, 0, 0]]
+    rollout = _rollout(advantages, old=torch.zeros(1, 7), tokens=7)
+    _, metrics, shares = ClippedObjective().token_loss(ratios.log(), rollout)
+    assert shares is not None
+    assert shares["clip_ratio/low_mean"].tolist() == [[0, 1, 0, 0, 0, 0, 0]]
+    assert shares["clip_ratio/high_mean"].tolist() == [[0, 0, 0, 0, 1, 0, 0]]
+    assert shares["clip_ratio/region_mean"].tolist() == [[0, 1, 0, 0, 1, 0, 0]]
     assert metrics["ratio"].tolist() == [pytest.approx(ratios[0].tolist())]
     assert "kl" not in metrics
 

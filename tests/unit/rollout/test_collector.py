@@ -148,7 +148,7 @@ def test_metrics_carry_trls_names_and_the_figures_of_a_hand_count() -> None:
         "completions/min_terminated_length": 2,
         "completions/max_terminated_length": 3,
         "completions/clipped_ratio": 1 / 6,
-        "rollout/dropped_sequences": 0.0,
+        "rollout/frac_dropped_sequences": 0.0,
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
     assert {"time/generate", "time/reward", "time/score"} <= metrics.keys()
@@ -229,7 +229,7 @@ def test_rows_without_advantage_are_left_out_but_still_counted() -> None:
     rollout = _collect(TWO_GROUPS, scores, drop=True)
     (batch,) = rollout.windows[0].micro_batches
     assert sorted(batch.advantages.flatten().tolist()) == [-0.5, 0.5]
-    assert rollout.metrics["rollout/dropped_sequences"] == pytest.approx(4 / 6)
+    assert rollout.metrics["rollout/frac_dropped_sequences"] == pytest.approx(4 / 6)
     assert rollout.windows[0].tokens == 17
     assert batch.loss_weights.unique().tolist() == pytest.approx([0.0, 1 / 17])
 
@@ -237,7 +237,7 @@ def test_rows_without_advantage_are_left_out_but_still_counted() -> None:
 def test_nothing_is_dropped_where_every_token_has_a_gradient() -> None:
     rollout = _collect(TWO_GROUPS, Scripted(1.0, 0.5, 0.0, 1.0, 1.0, 1.0), drop=False)
     assert sum(len(batch) for batch in rollout.windows[0].micro_batches) == 6
-    assert rollout.metrics["rollout/dropped_sequences"] == 0.0
+    assert rollout.metrics["rollout/frac_dropped_sequences"] == 0.0
 
 
 # --- passes over old and reference policy -------------------------------------------------------------------------
