@@ -55,7 +55,7 @@ class PolicyModule(L.LightningModule):
 
     Args:
         policy: Hugging Face id or folder of the causal language model to train.
-        lr: learning rate, with any optimizer; null takes the one in ``optimizer``, or 1e-6 if it sets none.
+        lr: learning rate, whatever the optimizer; null takes the one set in ``optimizer``, or 1e-6 if none is.
         optimizer: by ``class_path`` (default ``torch.optim.AdamW``, weight decay 0).
         lr_scheduler_type: a schedule of ``transformers.get_scheduler``: constant, linear, cosine, ...
         lr_scheduler_kwargs: its further arguments, such as ``{"min_lr_rate": 0.1}`` of cosine_with_min_lr.
@@ -284,21 +284,16 @@ def chosen_lr(make_optimizer: OptimizerCallable, lr: float | None) -> float:
 
     Args:
         make_optimizer: the class with its arguments.
-        lr: ``--model.lr``.
-
-    Raises:
-        UserError: if two different rates are given.
+        lr: ``--model.lr``; wins over the optimizer's own.
     """
+    if lr is not None:
+        return lr
     if not isinstance(make_optimizer, functools.partial):
-        return DEFAULT_LR if lr is None else lr
+        return DEFAULT_LR
     kind = next((a for a in make_optimizer.args if isinstance(a, type)), make_optimizer.func)
     default = inspect.signature(kind).parameters["lr"].default
     own = make_optimizer.keywords.get("lr", default)
-    if own == default:
-        return DEFAULT_LR if lr is None else lr
-    if lr is not None and lr != own:
-        raise UserError(f"--model.lr {lr} and --model.optimizer.lr {own}: give one of them")
-    return own
+    return DEFAULT_LR if own == default else own
 
 
 def frozen(module: nn.Module) -> nn.Module:

@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 import torch
 
-from grpo_lightning.errors import UserError
 from grpo_lightning.policy_module import chosen_lr
 
 
@@ -22,17 +21,12 @@ def adamw(**given: float) -> partial:
         (1e-3, None, 1e-6),  # torch's default is nobody's choice
         (1e-3, 5e-5, 5e-5),
         (3e-4, None, 3e-4),
-        (3e-4, 3e-4, 3e-4),
+        (3e-4, 1e-5, 1e-5),
         (1e-3, 0.0, 0.0),
     ],
 )
 def test_a_default_learning_rate_counts_as_not_chosen(own: float, lr: float | None, expected: float) -> None:
     assert chosen_lr(adamw(lr=own), lr) == expected
-
-
-def test_two_different_learning_rates_are_refused() -> None:
-    with pytest.raises(UserError, match=r"--model\.lr 1e-05 and --model\.optimizer\.lr 0\.0003"):
-        chosen_lr(adamw(lr=3e-4), 1e-5)
 
 
 def test_a_factory_of_the_users_own_gets_the_rate() -> None:
