@@ -1,14 +1,24 @@
-"""Accuracy of a policy on held-out problems, as torchmetrics metrics that add up over batches and ranks."""
+"""Accuracy of a policy on held-out problems: torchmetrics metrics and a tally that add up over batches and ranks."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+from torchmetrics import MeanMetric, Metric
+
+from grpo_lightning import ranks
+from grpo_lightning.data.source import PromptSource
+from grpo_lightning.records import completion_record
+from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.types import Completion, Prompt
+
+BREAKDOWNS = ("level", "subject")
+"""Data columns by whose values accuracy is told too."""
 
 
 class PassAtK(Metric):
@@ -27,8 +37,8 @@ class PassAtK(Metric):
     def __init__(self, k: int) -> None:
         super().__init__()
         self.k = k
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("problems", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("problems", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, correct: Sequence[bool]) -> None:
         """Count one problem.
@@ -56,8 +66,8 @@ class MajorityAtK(Metric):
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("right", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("problems", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("right", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("problems", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, answers: Sequence[str | None], correct: Sequence[bool]) -> None:
         """Count one problem.
@@ -69,11 +79,130 @@ class MajorityAtK(Metric):
         votes = Counter(answer for answer in answers if answer is not None)
         if votes:
             winner = votes.most_common(1)[0][0]
-            self.right += float(correct[answers.index(winner)])
+            self.right += int(correct[answers.index(winner)])
         self.problems += 1
 
     def compute(self) -> Tensor:
         return self.right / self.problems.clamp(min=1)
+
+
+class Tally:
+    """Verdicts on one source's problems.
+
+    A problem whose gold answer the source's rule cannot read is nothing to be right or wrong about: it is counted in
+    ``unreadable``, and in no figure.
+
+    Args:
+        source: says what is right.
+        greedy: there is a greedy answer to each problem.
+        samples: sampled answers to each problem (n).
+        device: where the figures are summed; ranks exchange them there.
+    """
+
+    def __init__(self, source: PromptSource, *, greedy: bool, samples: int, device: torch.device | str = "cpu") -> None:
+        self.source = source
+        self.records: list[dict[str, Any]] = []
+        """This rank's completions, with ``correct`` and ``greedy``."""
+        self.problems = 0
+        self.unreadable = 0
+        self.parts: dict[str, list[bool]] = {}
+        """Verdicts by ``"level=3"`` and the like."""
+        self.metrics: dict[str, Metric] = {"mean_length": MeanMetric(), "clipped_ratio": MeanMetric()}
+        if greedy:
+            self.metrics["accuracy"] = MeanMetric()
+        for k in [1 << i for i in range(samples.bit_length())] if samples else []:
+            self.metrics[f"pass@{k}"] = PassAtK(k)
+        if samples > 1:
+            self.metrics[f"maj@{samples}"] = MajorityAtK()
+        for metric in self.metrics.values():
+            metric.to(device)
+
+    def add(
+        self,
+        prompts: Sequence[Prompt],
+        greedy: Sequence[Sequence[Completion]],
+        samples: Sequence[Sequence[Completion]],
+        *,
+        trainer_state: Any = None,
+    ) -> None:
+        """Count a batch of problems; those that only fill up a batch are passed over.
+
+        Args:
+            prompts: this rank's problems, ``[P]``.
+            greedy: their greedy answers, ``[P][1 or 0]``.
+            samples: their sampled answers, ``[P][n]``.
+            trainer_state: handed to the source's rule.
+        """
+        asked = [
+            (prompt, list(answers), list(drawn))
+            for prompt, answers, drawn in zip(prompts, greedy, samples, strict=True)
+            if prompt.valid
+        ]
+        groups = [[*answers, *drawn] for _, answers, drawn in asked]
+        verdicts = judge(self.source, [prompt for prompt, _, _ in asked], groups, trainer_state=trainer_state)
+        for (prompt, answers, drawn), group in zip(asked, verdicts, strict=True):
+            right = [verdict for verdict in group if verdict is not None]
+            if len(right) < len(group):
+                self.unreadable += 1
+                continue
+            self.problems += 1
+            self._count(prompt, answers, drawn, right)
+            for i, (completion, verdict) in enumerate(zip([*answers, *drawn], right, strict=True)):
+                record = completion_record(prompt, completion)
+                self.records.append({**record, "correct": verdict, "greedy": i < len(answers)})
+
+    def _count(self, prompt: Prompt, answers: list[Completion], drawn: list[Completion], verdicts: list[bool]) -> None:
+        right = verdicts[len(answers) :]
+        for completion in answers or drawn:
+            self.metrics["mean_length"].update(len(completion.token_ids))
+            self.metrics["clipped_ratio"].update(float(not completion.finished))
+        if answers:
+            self.metrics["accuracy"].update(float(verdicts[0]))
+        for name, metric in self.metrics.items():
+            if name.startswith("pass@"):
+                metric.update(right)
+            elif name.startswith("maj@"):
+                metric.update([self.source.extract_answer(prompt.prefill + c.text) for c in drawn], right)
+        for column in BREAKDOWNS:
+            value = prompt.columns.get(column)
+            if value is not None:
+                self.parts.setdefault(f"{column}={value}", []).append(verdicts[0])
+
+    def result(self) -> dict[str, float]:
+        """Figures over all ranks; ``accuracy`` is greedy, or pass@1 where nothing was greedy. NaN without problems."""
+        counts = ranks.gather_objects([(self.problems, self.unreadable)])
+        problems, unreadable = (sum(of_rank) for of_rank in zip(*counts, strict=True))
+        # Ranks agree on the number of problems, so that all or none of them come to the exchange in `compute`.
+        figures = {name: float(metric.compute()) if problems else math.nan for name, metric in self.metrics.items()}
+        figures.setdefault("accuracy", figures.get("pass@1", math.nan))
+        figures["problems"] = float(problems)
+        if unreadable:
+            figures["unreadable_golds"] = float(unreadable)
+        verdicts: dict[str, list[bool]] = {}
+        for part, rights in ranks.gather_objects(list(self.parts.items())):
+            verdicts.setdefault(part, []).extend(rights)
+        return figures | {f"{part}/accuracy": sum(v) / len(v) for part, v in sorted(verdicts.items())}
+
+
+def judge(
+    source: PromptSource,
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Completion]],
+    *,
+    trainer_state: Any = None,
+) -> list[list[bool | None]]:
+    """Verdicts of the source's rule in one call, ``[P][G]``: right is what it gives more than 0; None if it gives none.
+
+    Args:
+        source: whose ``correctness`` judges.
+        prompts: problems, ``[P]``.
+        groups: their completions, ``[P][G]``.
+        trainer_state: handed to the rule.
+    """
+    if not any(groups):
+        return [[] for _ in groups]
+    scores = RewardScorer([source.correctness]).score(prompts, groups, trainer_state=trainer_state)
+    return [[None if math.isnan(score) else score > 0 for score in group] for group in scores.total]
 
 
 def wilson_interval(right: float, problems: float, *, z: float = 1.96) -> tuple[float, float]:
@@ -93,4 +222,5 @@ def wilson_interval(right: float, problems: float, *, z: float = 1.96) -> tuple[
     middle = share + z * z / (2 * problems)
     half = z * math.sqrt(share * (1 - share) / problems + z * z / (4 * problems**2))
     scale = 1 + z * z / problems
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    # The interval holds the share itself, also where rounding would push a bound of 0 or 1 past it.
+    return max(0.0, min(share, (middle - half) / scale)), min(1.0, max(share, (middle + half) / scale))

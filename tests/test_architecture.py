@@ -32,6 +32,7 @@ FLOORS = {
     "callbacks": 4,
     "evaluation": 4,
     "loggers": 4,
+    "records": 4,
     "cli": 5,
     "cli_parser": 5,
     "__main__": 5,

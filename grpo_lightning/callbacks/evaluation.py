@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
-from torchmetrics import MeanMetric, Metric
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation
-from grpo_lightning.data.source import PromptSource
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
-from grpo_lightning.evaluation import MajorityAtK, PassAtK, wilson_interval
+from grpo_lightning.evaluation import Tally, judge, wilson_interval
 from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.records import completion_record, write_records
 from grpo_lightning.rewards.runner import RewardScorer
 from grpo_lightning.rollout.collector import decode
-from grpo_lightning.types import Completion, Prompt, PromptBatch
+from grpo_lightning.types import Completion, PromptBatch
 
 log = logging.getLogger(__name__)
-BREAKDOWNS = ("level", "subject")
 
 
 class EvaluationCallback(L.Callback):
     """Generates with its own sampling settings and scores with each source's own correctness rule.
 
     Greedy answers give ``accuracy``; n samples give unbiased ``pass@k`` and ``maj@k``. Seeds are those of the problem,
-    the same at every evaluation; nothing that training draws from is touched.
+    the same at every evaluation; nothing that training draws from is touched. A sanity check before training is the
+    evaluation at step 0 if it goes through all batches (``--trainer.num_sanity_val_steps -1``); otherwise nothing of it
+    is recorded.
 
     Args:
         greedy: one answer at temperature 0 for each problem.
@@ -65,27 +66,33 @@ class EvaluationCallback(L.Callback):
         self.temperature, self.top_p, self.top_k, self.min_p = temperature, top_p, top_k, min_p
         self.max_completion_length = max_completion_length
         self.predictions: list[dict[str, Any]] = []
-        self._tallies: list[_Tally] = []
+        self._tallies: list[Tally] = []
         self._rollout: RolloutCallback
+        self._announced = False
 
     def setup(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         self._rollout = next(c for c in trainer.callbacks if isinstance(c, RolloutCallback))
         if self.max_completion_length is None:
             self.max_completion_length = self._rollout.sampling.max_completion_length
-        self._rollout.allow_length(
-            trainer, pl_module, self.max_completion_length, flag="--evaluation.max_completion_length"
-        )
+        if self._rollout.will_evaluate(trainer):
+            self._rollout.allow_length(
+                trainer, pl_module, self.max_completion_length, flag="--evaluation.max_completion_length"
+            )
 
     # --- validate and test -----------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        self._tallies = [_Tally(source, self.greedy, self.samples) for source in trainer.datamodule.eval_sources]
+        self._announce()
+        self._tallies = [
+            Tally(source, greedy=self.greedy, samples=self.samples, device=pl_module.device)
+            for source in trainer.datamodule.eval_sources
+        ]
 
     def on_validation_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         greedy, samples = self._generate(trainer, pl_module, batch)
-        self._tallies[dataloader_idx].add(batch.prompts, greedy, samples)
+        self._tallies[dataloader_idx].add(batch.prompts, greedy, samples, trainer_state=_trainer_state(trainer))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._finish(trainer, pl_module, "val")
@@ -98,56 +105,95 @@ class EvaluationCallback(L.Callback):
 
     def _finish(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         self._rollout.rest_engine()
-        folder, command = Path(trainer.default_root_dir), str(trainer.state.fn.value)
+        if _checks_some_batches(trainer):
+            return
         figures: dict[str, float] = {}
-        pooled = [0.0, 0.0]
+        right, problems = 0.0, 0.0
         for tally in self._tallies:
             summary, records = tally.result(), ranks.gather_objects(tally.records)
-            name = tally.source.name
-            figures |= {f"{stage}/{name}/{key}": value for key, value in summary.items()}
-            pooled = [pooled[0] + summary["problems"] * summary["accuracy"], pooled[1] + summary["problems"]]
+            figures |= {f"{stage}/{tally.source.name}/{key}": value for key, value in summary.items()}
+            if summary["problems"]:
+                right, problems = right + summary["problems"] * summary["accuracy"], problems + summary["problems"]
             if ranks.rank() == 0:
-                line = {"command": command, "policy": pl_module.policy_path, "checkpoint": trainer.ckpt_path}
-                line |= {"stage": stage, "step": trainer.global_step, "source": name, **summary}
-                line["accuracy_interval"] = wilson_interval(
-                    summary["accuracy"] * summary["problems"], summary["problems"]
-                )
-                _append(folder / "evaluations.jsonl", [line])
-                # `validate` in the folder of a run must not overwrite what the run wrote at step 0.
-                when = f"_step{trainer.global_step:06d}" if command == "fit" else ""
-                _append(folder / "samples" / f"{stage}_{name}{when}.jsonl", records, fresh=True)
-                log.info("%s %s: accuracy %.1f%% of %d", stage, name, 100 * summary["accuracy"], summary["problems"])
-        figures[f"{stage}/accuracy"] = pooled[0] / max(pooled[1], 1)
+                self._write(trainer, pl_module, stage, tally.source.name, summary, records)
+        figures[f"{stage}/accuracy"] = right / problems if problems else math.nan
         pl_module.log_figures(figures, bar=(f"{stage}/accuracy",))
+
+    def _write(
+        self,
+        trainer: L.Trainer,
+        pl_module: PolicyModule,
+        stage: str,
+        name: str,
+        summary: dict[str, float],
+        records: list[dict[str, Any]],
+    ) -> None:
+        """One source's figures and answers into the run folder and the log."""
+        folder, command = Path(trainer.default_root_dir), str(trainer.state.fn.value)
+        line = {"command": command, "policy": pl_module.policy_path, "checkpoint": trainer.ckpt_path}
+        line |= {"stage": stage, "step": trainer.global_step, "source": name, **summary, **_intervals(summary)}
+        write_records(folder / "evaluations.jsonl", [line], append=True)
+        # `validate` in the folder of a run must not overwrite what the run wrote at step 0.
+        when = f"_step{trainer.global_step:06d}" if command == "fit" else ""
+        records = sorted(records, key=lambda record: record["row"])  # as on one rank
+        write_records(folder / "samples" / f"{stage}_{name}{when}.jsonl", records)
+        log.info("%s %s: accuracy %.1f%% of %d", stage, name, 100 * summary["accuracy"], summary["problems"])
+        if "unreadable_golds" in summary:
+            log.warning(
+                "%s %s: %d problems are left out, since their gold answer cannot be read",
+                stage, name, summary["unreadable_golds"],
+            )  # fmt: skip
 
     # --- predict ---------------------------------------------------------------------------------------------------
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
+        self._announce()
         self.predictions = []
 
     def on_predict_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         greedy, samples = self._generate(trainer, pl_module, batch)
-        groups = [[*g, *s] for g, s in zip(greedy, samples, strict=True)]
-        scored = self._rollout.rewards and all("answer" in prompt.columns for prompt in batch.prompts)
-        terms = RewardScorer(self._rollout.rewards, None).score(batch.prompts, groups).terms if scored else {}
-        for p, (prompt, group) in enumerate(zip(batch.prompts, groups, strict=True)):
+        # Prompts that only fill up a rank's batch are answered by another rank.
+        asked = [(p, [*g, *s]) for p, g, s in zip(batch.prompts, greedy, samples, strict=True) if p.valid]
+        prompts, groups = [prompt for prompt, _ in asked], [group for _, group in asked]
+        terms: dict[str, list[list[float]]] = {}
+        verdicts: list[list[bool | None]] | None = None
+        if asked and all("answer" in prompt.columns for prompt in prompts):
+            state = _trainer_state(trainer)
+            verdicts = judge(trainer.datamodule.eval_sources[dataloader_idx], prompts, groups, trainer_state=state)
+            if self._rollout.rewards:
+                terms = RewardScorer(self._rollout.rewards).score(prompts, groups, trainer_state=state).terms
+        for p, (prompt, group) in enumerate(asked):
             for c, completion in enumerate(group):
-                record = _record(prompt, completion)
-                record["greedy"] = self.greedy and c == 0
-                record["rewards"] = {name: term[p][c] for name, term in terms.items()}
-                self.predictions.append(record)
+                record = {**completion_record(prompt, completion), "greedy": self.greedy and c == 0}
+                if verdicts is not None:
+                    record["correct"] = verdicts[p][c]
+                self.predictions.append({**record, "rewards": {name: term[p][c] for name, term in terms.items()}})
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._rollout.rest_engine()
         everything = ranks.gather_objects(self.predictions)
         if ranks.rank() == 0 and trainer.datamodule.question is None:
-            path = Path(trainer.default_root_dir) / "predictions.jsonl"
-            _append(path, everything, fresh=True)
+            path, names = Path(trainer.default_root_dir) / "predictions.jsonl", trainer.datamodule.eval_names
+            everything.sort(key=lambda record: (names.index(record["source"]), record["row"]))  # as on one rank
+            write_records(path, everything)
             log.info("%d completions written to %s", len(everything), path)
 
     # --- generation ------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        """Say once how answers are drawn."""
+        if self._announced:
+            return
+        self._announced = True
+        parts = ["greedy answers"] if self.greedy else []
+        if self.samples:
+            parts.append(
+                f"{self.samples} samples at temperature {self.temperature:g}, top_p {self.top_p:g}, "
+                f"top_k {self.top_k}, min_p {self.min_p:g}"
+            )
+        log.info("evaluation: %s; at most %d tokens", " and ".join(parts), self.max_completion_length)
 
     def _generate(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch
@@ -178,89 +224,22 @@ class EvaluationCallback(L.Callback):
         return groups[0], groups[1]
 
 
-class _Tally:
-    """Verdicts on one source's problems."""
-
-    def __init__(self, source: PromptSource, greedy: bool, samples: int) -> None:
-        self.source = source
-        self.records: list[dict[str, Any]] = []
-        self.metrics: dict[str, Metric] = {"mean_length": MeanMetric(), "clipped_ratio": MeanMetric()}
-        if greedy:
-            self.metrics["accuracy"] = MeanMetric()
-        for k in [1 << i for i in range(samples.bit_length())] if samples else []:
-            self.metrics[f"pass@{k}"] = PassAtK(k)
-        if samples > 1:
-            self.metrics[f"maj@{samples}"] = MajorityAtK()
-        self.problems = 0
-        self.parts: dict[str, list[bool]] = {}
-
-    def add(self, prompts: list[Prompt], greedy: list[list[Completion]], samples: list[list[Completion]]) -> None:
-        for prompt, answers, drawn in zip(prompts, greedy, samples, strict=True):
-            if not prompt.valid:
-                continue
-            verdicts = self._verdicts(prompt, [*answers, *drawn])
-            if any(v is None for v in verdicts):  # the gold cannot be read: no problem to be right or wrong about
-                continue
-            right = [bool(v) for v in verdicts]
-            self.problems += 1
-            self._count(prompt, right[: len(answers)], right[len(answers) :], answers, drawn)
-            for completion, verdict in zip([*answers, *drawn], right, strict=True):
-                self.records.append({**_record(prompt, completion), "correct": verdict})
-            for i, record in enumerate(self.records[-len(right) :]):
-                record["greedy"] = i < len(answers)
-
-    def _verdicts(self, prompt: Prompt, completions: list[Completion]) -> list[float | None]:
-        scorer = RewardScorer([self.source.correctness], None)
-        (scores,) = scorer.score([prompt], [completions]).terms.values()
-        return [None if score != score else score for score in scores[0]]
-
-    def _count(
-        self,
-        prompt: Prompt,
-        greedy_right: list[bool],
-        right: list[bool],
-        answers: list[Completion],
-        drawn: list[Completion],
-    ) -> None:
-        for completion in answers or drawn:
-            self.metrics["mean_length"].update(len(completion.token_ids))
-            self.metrics["clipped_ratio"].update(float(not completion.finished))
-        if greedy_right:
-            self.metrics["accuracy"].update(float(greedy_right[0]))
-        for name, metric in self.metrics.items():
-            if name.startswith("pass@"):
-                metric.update(right)
-            elif name.startswith("maj@"):
-                metric.update([self.source.extract_answer(prompt.prefill + c.text) for c in drawn], right)
-        for column in BREAKDOWNS:
-            if column in prompt.columns:
-                verdict = greedy_right[0] if greedy_right else right[0]
-                self.parts.setdefault(f"{column}={prompt.columns[column]}", []).append(verdict)
-
-    def result(self) -> dict[str, float]:
-        """Figures over all ranks; ``accuracy`` is greedy, or pass@1 where nothing was greedy."""
-        figures = {name: float(metric.compute()) for name, metric in self.metrics.items()}
-        figures.setdefault("accuracy", figures.get("pass@1", 0.0))
-        figures["problems"] = float(len(ranks.gather_objects([1] * self.problems)))
-        verdicts: dict[str, list[bool]] = {}
-        for part, rights in ranks.gather_objects(list(self.parts.items())):
-            verdicts.setdefault(part, []).extend(rights)
-        return figures | {f"{part}/accuracy": sum(v) / len(v) for part, v in sorted(verdicts.items())}
+def _checks_some_batches(trainer: L.Trainer) -> bool:
+    """A sanity check on the first few batches: it shows that evaluation works, not how good the policy is."""
+    return trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
 
 
-def _record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
-    return {
-        "source": prompt.source,
-        "row": prompt.row,
-        "prompt": prompt.text,
-        "answer": prompt.columns.get("answer"),
-        "completion": prompt.prefill + completion.text,
-        "tokens": len(completion.token_ids),
-        "finished": completion.finished,
-    }
+def _trainer_state(trainer: L.Trainer) -> SimpleNamespace:
+    """What reward functions get as ``trainer_state``, as in training."""
+    return SimpleNamespace(global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch)
 
 
-def _append(path: Path, records: list[dict[str, Any]], *, fresh: bool = False) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w" if fresh else "a", encoding="utf-8") as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+def _intervals(summary: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """95% intervals of accuracy and pass@1.
+
+    Of the n samples of a problem, pass@1 takes the mean, which varies less than one answer does: its interval, of as
+    many trials as problems, is on the safe side.
+    """
+    problems = summary["problems"]
+    shares = {name: summary[name] if problems else 0.0 for name in ("accuracy", "pass@1") if name in summary}
+    return {f"{name}_interval": wilson_interval(share * problems, problems) for name, share in shares.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import lightning as L
 
 from grpo_lightning import ranks
 from grpo_lightning.errors import UserError
+from grpo_lightning.records import as_json, completion_record, write_records
 from grpo_lightning.types import PromptBatch, Rollout
 
 
@@ -33,30 +33,23 @@ class SamplesCallback(L.Callback):
             return
         lines = ranks.gather_objects(_lines(batch.rollout))
         if ranks.rank() == 0:
-            folder = Path(trainer.default_root_dir) / "samples"
-            folder.mkdir(parents=True, exist_ok=True)
-            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            (folder / f"rollout_{number:06d}.jsonl").write_text(text, encoding="utf-8")
+            write_records(Path(trainer.default_root_dir) / "samples" / f"rollout_{number:06d}.jsonl", lines)
 
 
 def _lines(rollout: Rollout) -> list[dict[str, Any]]:
     lines = []
     group_size = rollout.rewards.shape[1]
+    # Plain values before ranks exchange them: a tensor's entry would bring all of the tensor along.
+    columns = {name: as_json(values) for name, values in rollout.logged_columns.items()}
     for p, (prompt, group) in enumerate(zip(rollout.prompts, rollout.completions, strict=True)):
         for g, completion in enumerate(group):
             lines.append(
                 {
-                    "source": prompt.source,
-                    "row": prompt.row,
-                    "prompt": prompt.text,
-                    "answer": prompt.columns.get("answer"),
-                    "completion": prompt.prefill + completion.text,
+                    **completion_record(prompt, completion),
                     "reward": float(rollout.rewards[p, g]),
                     "rewards": {name: float(term[p, g]) for name, term in rollout.reward_terms.items()},
                     "advantage": float(rollout.advantages[p, g]),
-                    "tokens": len(completion.token_ids),
-                    "finished": completion.finished,
-                    **{name: values[p * group_size + g] for name, values in rollout.logged_columns.items()},
+                    **{name: values[p * group_size + g] for name, values in columns.items()},
                 }
             )
     return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from grpo_lightning.data.columns import OTHER_FILES, check_limit, require_columns
@@ -11,10 +10,8 @@ from grpo_lightning.data.hub import read_hub_rows
 from grpo_lightning.data.jsonl import read_json_lines
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.accuracy import gsm8k_accuracy, gsm8k_gold
+from grpo_lightning.rewards.accuracy import CALCULATION_NOTE, gsm8k_accuracy, gsm8k_gold
 from grpo_lightning.types import RewardFunction
-
-_NOTE = re.compile(r"<<[^<>]*>>")
 
 
 class GSM8K(PromptSource):
@@ -75,7 +72,7 @@ def split_answer(published: str) -> tuple[str, str]:
     Raises:
         ValueError: if there is no ``####`` with something behind it.
     """
-    work, marker, _ = _NOTE.sub("", published).rpartition("####")
+    work, marker, _ = CALCULATION_NOTE.sub("", published).rpartition("####")
     number = gsm8k_gold(published).removeprefix("$")
     if not marker or not number:
         raise ValueError("no number after ####")

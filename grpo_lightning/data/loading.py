@@ -11,13 +11,10 @@ from typing import Any
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.runner import TRAINER_KEYWORDS
 from grpo_lightning.types import Message, Prompt
 
 log = logging.getLogger(__name__)
-
-RESERVED_COLUMNS = ("prompts", "completions", "completion_ids", "log_extra")
-"""Keywords that rewards get from the trainer, so that no data column may have these names."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -133,7 +130,7 @@ def _check_row(row: Row, source: str) -> None:
             f"{where}: the question is {_shorten(question)}; it must be text that is not empty, or a list of chat "
             'messages {"role": ..., "content": ...} that ends with the user\'s'
         )
-    for column in RESERVED_COLUMNS:
+    for column in TRAINER_KEYWORDS:
         if column in row.columns:
             raise UserError(
                 f"{where} has a column {column!r}, a name that rewards get from the trainer; rename the column"

@@ -1,4 +1,4 @@
-"""Sampling with vLLM in the trainer's own process. The only file that knows vLLM."""
+"""Sampling with vLLM in the trainer's own process. The only file that imports vLLM; see ``vllm_process`` too."""
 
 from __future__ import annotations
 

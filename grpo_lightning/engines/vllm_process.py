@@ -1,4 +1,7 @@
-"""vLLM as a guest in the trainer's process: which one is installed, how it is let in, what it takes of a reload."""
+"""vLLM as a guest in the trainer's process: which one is installed, how it is let in, what it takes of a reload.
+
+It knows vLLM's environment variables, log lines and version, but imports nothing of it: ``vllm`` does.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from grpo_lightning.rewards.isolation import SHARED_POOL
 from grpo_lightning.rewards.notation import normal_form
 from grpo_lightning.rewards.numbers import Number, parse_number, same_number
 
-_CALCULATION = re.compile(r"<<[^<>]*>>")
+CALCULATION_NOTE = re.compile(r"<<[^<>]*>>")
+"""A note in GSM8K's worked solutions, ``<<48/2=24>>``."""
 _NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?!\d)")
 _KNOWN_GOLDS: dict[str, bool] = {}
 _MOST_KNOWN_GOLDS = 100_000
@@ -24,7 +25,7 @@ _MOST_KNOWN_GOLDS = 100_000
 
 def gsm8k_gold(answer: Any) -> str:
     """The gold number of a GSM8K row: after the last ``####``, without ``<<...>>`` notes and thousands marks."""
-    text = _CALCULATION.sub("", str(answer)).rpartition("####")[2].strip()
+    text = CALCULATION_NOTE.sub("", str(answer)).rpartition("####")[2].strip()
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
 
 

@@ -20,6 +20,9 @@ from grpo_lightning.errors import UserError
 if TYPE_CHECKING:  # types needs torch, which this floor does without
     from grpo_lightning.types import Completion, Prompt, RewardFunction
 
+TRAINER_KEYWORDS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""Keywords that rewards get besides the data's columns, which therefore may not have these names."""
+
 
 @dataclass(kw_only=True)
 class Scores:

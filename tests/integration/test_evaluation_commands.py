@@ -71,6 +71,7 @@ def test_figures_are_those_of_the_written_samples(
     assert (first["source"], first["problems"], first["stage"]) == ("running_totals", 6, stage)
     assert (second["source"], second["problems"], second["command"]) == ("graded", 24, command)
     assert f"{stage} graded: accuracy" in outcome.err
+    assert outcome.err.count("evaluation: greedy answers and 4 samples at temperature 2, ") == 1
 
     answers = records(tmp_path / "run" / "samples" / f"{stage}_graded.jsonl")
     assert len(answers) == 24 * 5
@@ -144,6 +145,9 @@ def test_predict_writes_completions_with_scores(
     for line in lines:
         assert line["rewards"]["begins_with_a_digit"] == float(line["completion"][:1].isdigit())
         assert set(line["rewards"]) == {"begins_with_a_digit", "share_of_digits"}
+        # Each source has its own rule.
+        solved = line["completion"].split("####")[-1].strip() == line["answer"] and "####" in line["completion"]
+        assert line["correct"] == (line["completion"][:1].isdigit() if line["source"] == "graded" else solved)
         assert line["answer"].isdigit()
     assert sum(line["greedy"] for line in lines) == 30
 
@@ -184,6 +188,38 @@ def test_evaluation_leaves_training_undisturbed(tiny: Path, tmp_path: Path, caps
     figures = {row["step"]: row["val/accuracy"] for row in rows(every)}
     assert list(figures) == ["0", "1", "2", "3", "4"]
     assert all(figures.values())
+
+
+@pytest.mark.parametrize(("steps", "recorded_at"), [(2, [2]), (5, [0, 2]), (-1, [0, 2])])
+def test_a_sanity_check_of_a_few_batches_is_no_evaluation(
+    evaluated: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, recorded_at: list[int]
+) -> None:
+    """24 and 6 problems in batches of 5."""
+    evaluated["trainer"] |= {"val_check_interval": 2, "num_sanity_val_steps": steps}
+    fit(capsys, evaluated)
+    folder = tmp_path / "run"
+    found = records(folder / "evaluations.jsonl")
+    assert [(line["step"], line["problems"]) for line in found] == [(at, n) for at in recorded_at for n in (6, 24)]
+    assert [row["step"] for row in rows(folder) if row["val/accuracy"]] == [str(at) for at in recorded_at]
+    assert len(list((folder / "samples").glob("val_graded_*"))) == len(recorded_at)
+
+
+def test_golds_that_cannot_be_read_are_told(
+    evaluated: dict[str, Any], problems: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    lines = records(problems)
+    lines[3]["answer"] = lines[7]["answer"] = "\\frac{1}{"
+    lines[4]["level"] = None
+    broken.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    evaluated["data"]["eval_sources"] = [jsonl(broken, name="broken")]
+    outcome = run(capsys, "validate", "--config", written(evaluated, tmp_path / "config.yaml"))
+    assert outcome.code == 0, outcome.err
+    (line,) = records(tmp_path / "run" / "evaluations.jsonl")
+    assert (line["problems"], line["unreadable_golds"]) == (22, 2)
+    assert outcome.err.count("val broken: 2 problems are left out, since their gold answer cannot be read") == 1
+    assert sorted(name for name in line if name.startswith("level=")) == [f"level={i}/accuracy" for i in (1, 2, 3)]
+    assert line["pass@1_interval"][0] <= line["pass@1"] <= line["pass@1_interval"][1]
 
 
 def test_callbacks_that_watch_the_accuracy(

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from grpo_lightning.data import RunningTotals
 from tests.integration import trl_rewards
-from tests.integration.command_line import fit, grpo, jsonl, records, rows
+from tests.integration.command_line import fit, grpo, jsonl, records, rows, run, written
 
 pytestmark = pytest.mark.integration
 
@@ -82,3 +82,26 @@ def test_a_callable_object_from_yaml(tiny: Path, tmp_path: Path, capsys: pytest.
     fit(capsys, config)
     for line in records(tmp_path / "run" / "samples" / "rollout_000001.jsonl"):
         assert line["rewards"] == {"weighted_length": 0.25 * len(line["completion"])}
+
+
+def test_arrays_and_rewards_that_do_not_apply_are_written_as_json(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = grpo(tiny, tmp_path / "run", samples__every_n_rollouts=1, trainer__max_steps=1)
+    config["rollout"]["rewards"] = [f"{TRL}.reward_arrays", f"{TRL}.reward_some"]
+    fit(capsys, config)
+    file = tmp_path / "run" / "samples" / "rollout_000001.jsonl"
+    assert "NaN" not in file.read_text("utf-8")
+    lines = records(file)
+    assert [line["length"] for line in lines] == [len(line["completion"]) for line in lines]
+    assert [line["share"] for line in lines] == pytest.approx([line["rewards"]["reward_arrays"] for line in lines])
+    assert lines[0]["places"] == [0, 1]
+    assert [line["rewards"]["reward_some"] for line in lines] == [1.0, None] * 8
+
+    # The same functions score what `predict` writes.
+    config["trainer"]["default_root_dir"] = str(tmp_path / "predicted")
+    outcome = run(capsys, "predict", "--config", written(config, tmp_path / "config.yaml"))
+    assert outcome.code == 0, outcome.err
+    file = tmp_path / "predicted" / "predictions.jsonl"
+    assert "NaN" not in file.read_text("utf-8")
+    assert [line["rewards"]["reward_some"] for line in records(file)] == [1.0, None] * 3

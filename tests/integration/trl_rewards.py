@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
+import torch
+
 SEEN: list[dict[str, Any]] = []
 """Keywords of every call, for the tests to look at."""
 
@@ -50,6 +53,17 @@ def reward_some(prompts, completions, **kwargs):
 async def reward_async(prompts, completions, **kwargs):
     await asyncio.sleep(0)
     return [0.5] * len(completions)
+
+
+def reward_arrays(completions, trainer_state, log_extra=None, log_metric=None, **kwargs):
+    """A reward that works with arrays and tensors throughout."""
+    lengths = np.array([len(completion) for completion in completions], dtype=np.float32)
+    share = torch.tensor(lengths) / max(float(lengths.max()), 1.0)
+    log_extra("share", share)
+    log_extra("length", lengths)
+    log_extra("places", [np.arange(2)] * len(lengths))
+    log_metric("length/most", lengths.max())
+    return share * (1 + trainer_state.global_step)
 
 
 class WeightedLength:

@@ -1,13 +1,16 @@
-"""pass@k against brute force, maj@k with ties, Wilson's interval against known figures."""
+"""pass@k against brute force, maj@k with ties, tallies by hand, Wilson's interval against known figures."""
 
 from __future__ import annotations
 
 import math
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from grpo_lightning.evaluation import MajorityAtK, PassAtK, wilson_interval
+from grpo_lightning.evaluation import MajorityAtK, PassAtK, Tally, judge, wilson_interval
+from grpo_lightning.types import Completion, Prompt
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -17,7 +20,7 @@ def test_pass_at_k_is_the_share_of_k_subsets_with_a_right_sample(k: int, right: 
     subsets = list(combinations(correct, k))
     metric = PassAtK(k)
     metric.update(correct)
-    assert float(metric.compute()) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+    assert float(metric.compute()) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-6)
 
 
 def test_pass_at_k_averages_problems_and_is_not_the_biased_formula() -> None:
@@ -61,6 +64,82 @@ def test_a_problem_nobody_answered_still_counts() -> None:
     assert float(metric.compute()) == 0.5
 
 
+def _source(scores: dict[str, float | None]) -> Any:
+    """Completions score what the table says."""
+    return SimpleNamespace(
+        name="scripted",
+        correctness=lambda completions, **_: [scores[text] for text in completions],
+        extract_answer=lambda text: text,
+    )
+
+
+def _says(*texts: str, finished: bool = True) -> list[Completion]:
+    return [Completion(token_ids=[0] * len(t), logprobs=[0.0] * len(t), finished=finished, text=t) for t in texts]
+
+
+def _problem(row: int = 0, valid: bool = True, **columns: Any) -> Prompt:
+    return Prompt(token_ids=[1], text="Q", columns=columns, row=row, valid=valid)
+
+
+def test_a_tally_by_hand() -> None:
+    tally = Tally(_source({"yes": 1.0, "no": 0.0}), greedy=True, samples=2)
+    tally.add(
+        [_problem(level=1), _problem(level=2, subject="sums"), _problem(level=None), _problem(valid=False)],
+        [_says("yes"), _says("no", finished=False), _says("yes"), _says("yes")],
+        [_says("yes", "no"), _says("no", "no"), _says("no", "yes"), _says("yes", "yes")],
+    )
+    assert tally.result() == pytest.approx(
+        {
+            "mean_length": 8 / 3,
+            "clipped_ratio": 1 / 3,
+            "accuracy": 2 / 3,
+            "pass@1": 1 / 3,
+            "pass@2": 2 / 3,
+            "maj@2": 1 / 3,
+            "problems": 3.0,
+            "level=1/accuracy": 1.0,
+            "level=2/accuracy": 0.0,
+            "subject=sums/accuracy": 0.0,
+        }
+    )
+    assert [(r["completion"], r["greedy"], r["correct"]) for r in tally.records[3:6]] == [
+        ("no", True, False),
+        ("no", False, False),
+        ("no", False, False),
+    ]
+    assert len(tally.records) == 9
+
+
+def test_problems_without_a_verdict_are_in_no_figure() -> None:
+    tally = Tally(_source({"yes": 1.0, "no": 0.0, "?": None}), greedy=True, samples=0)
+    tally.add([_problem(level=1), _problem(level=2)], [_says("?"), _says("no")], [[], []])
+    tally.add([_problem(level=3)], [_says("yes")], [[]])
+    found = tally.result()
+    assert (found["problems"], found["unreadable_golds"], found["accuracy"]) == (2.0, 1.0, 0.5)
+    assert "level=1/accuracy" not in found
+    assert [record["completion"] for record in tally.records] == ["no", "yes"]
+
+
+def test_no_problem_no_figure() -> None:
+    tally = Tally(_source({"?": None}), greedy=True, samples=1)
+    tally.add([_problem()], [_says("?")], [_says("?")])
+    found = tally.result()
+    assert (found["problems"], found["unreadable_golds"]) == (0.0, 1.0)
+    assert math.isnan(found["accuracy"])
+    assert math.isnan(found["pass@1"])
+    only_copies = Tally(_source({}), greedy=True, samples=0)
+    only_copies.add([_problem(valid=False)], [_says("yes")], [[]])
+    assert only_copies.result()["problems"] == 0.0
+
+
+def test_a_rule_that_punishes_wrong_answers_is_no_rule_that_accepts_them() -> None:
+    source = _source({"good": 1.0, "bad": -1.0, "?": None})
+    assert judge(source, [_problem(), _problem()], [_says("good", "bad"), _says("?", "bad")]) == [
+        [True, False],
+        [None, False],
+    ]
+
+
 @pytest.mark.parametrize(
     ("right", "problems", "low", "high"),
     [
@@ -79,6 +158,12 @@ def test_wilson_bounds_solve_their_equation() -> None:
     # A bound p is where the observed share lies z standard errors of p away.
     for bound in wilson_interval(33, 120):
         assert abs(33 / 120 - bound) == pytest.approx(1.96 * math.sqrt(bound * (1 - bound) / 120), rel=1e-9)
+
+
+def test_the_interval_holds_the_share() -> None:
+    for problems in range(1, 60):
+        assert wilson_interval(0, problems)[0] == 0.0
+        assert wilson_interval(problems, problems)[1] == 1.0
 
 
 def test_nothing_is_known_without_trials() -> None:

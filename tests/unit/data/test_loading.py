@@ -91,12 +91,16 @@ def test_malformed_questions_are_refused_with_their_row(question: Any) -> None:
         read_rows(Listed("fine", question))
 
 
-def test_missing_question_empty_source_and_reserved_column() -> None:
+@pytest.mark.parametrize("column", ["completions", "trainer_state", "log_metric", "log_extra"])
+def test_a_column_that_a_keyword_of_rewards_would_hide_is_refused(column: str) -> None:
+    with pytest.raises(UserError, match=f"row 0 has a column '{column}'.*; rename the column"):
+        read_rows(Listed("a", **{column: "b"}))
+
+
+def test_missing_question_and_empty_source() -> None:
     source = Listed("a")
     source._rows = [{"text": "a", "answer": "1"}]
     with pytest.raises(UserError, match="no column 'question'; its columns are: text, answer"):
         read_rows(source)
     with pytest.raises(UserError, match="listed has no rows"):
         read_rows(Listed())
-    with pytest.raises(UserError, match="column 'completions'"):
-        read_rows(Listed("a", completions="b"))

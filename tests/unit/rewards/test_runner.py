@@ -8,6 +8,7 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import RewardScorer
+from grpo_lightning.rewards.runner import TRAINER_KEYWORDS
 from grpo_lightning.types import Completion, Prompt
 
 
@@ -52,6 +53,17 @@ def test_functions_get_trl_keywords():
     assert seen["answer"] == ["4", "4", "5", "5"]
     assert seen["level"] == [1, 1, None, None]
     assert seen["trainer_state"] is state
+
+
+def test_keywords_that_no_column_may_have():
+    seen = {}
+
+    def reward(**keywords):
+        seen.update(keywords)
+        return [0.0]
+
+    RewardScorer([reward]).score([Prompt(token_ids=[1], text="Q")], [[completion("a")]])
+    assert sorted(seen) == sorted(TRAINER_KEYWORDS)
 
 
 def test_a_function_without_kwargs_gets_what_it_names():
