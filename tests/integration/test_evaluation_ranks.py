@@ -1,0 +1,69 @@
+"""Two ranks tally what one would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from grpo_lightning.data import JsonLines
+from grpo_lightning.evaluation import Tally
+from grpo_lightning.types import Completion, Prompt
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Gold, greedy answer, two samples, level; the last one's gold cannot be read.
+PROBLEMS = [
+    ("1", "1", ("1", "2"), 1),
+    ("2", "3", ("3", "3"), 1),
+    ("3", "3", ("3", "3"), 2),
+    ("4", "5", ("4", "5"), None),
+    (r"\frac{1}{", "1", ("1", "1"), 1),
+]
+
+
+def _tally(rank: int, world_size: int) -> Tally:
+    tally = Tally(JsonLines("unused.jsonl"), greedy=True, samples=2)
+    for row in range(0, len(PROBLEMS), world_size):
+        number = min(row + rank, len(PROBLEMS) - 1)
+        valid = row + rank == number  # a copy of the last one fills up the last batch
+        gold, greedy, samples, level = PROBLEMS[number]
+        columns = {"question": "Q", "answer": gold, "level": level}
+        said = [
+            Completion(token_ids=[1] * number, logprobs=[0.0] * number, finished=number > 1, text=f"#### {answer}")
+            for answer in (greedy, *samples)
+        ]
+        prompt = Prompt(token_ids=[1], text="Q", columns=columns, row=number, valid=valid)
+        tally.add([prompt], [said[:1]], [said[1:]])
+    return tally
+
+
+def test_two_ranks_tally_what_one_would(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.test_evaluation_ranks", str(rank), str(tmp_path / "store")],
+            cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    assert first == second
+    assert first == pytest.approx(_tally(0, 1).result())
+    assert (first["problems"], first["unreadable_golds"]) == (4.0, 1.0)
+    assert (first["accuracy"], first["pass@1"], first["pass@2"], first["maj@2"]) == (0.5, 0.5, 0.75, 0.75)
+    assert (first["mean_length"], first["clipped_ratio"]) == (1.5, 0.5)
+    assert (first["level=1/accuracy"], first["level=2/accuracy"]) == (0.5, 1.0)
+
+
+if __name__ == "__main__":
+    rank, store = int(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    print(json.dumps(_tally(rank, 2).result()))
+    dist.destroy_process_group()
