@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import math
 from collections.abc import Iterable
@@ -15,7 +13,6 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
-from transformers import get_scheduler
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.models.clipping import clip_grad_norm
@@ -27,24 +24,12 @@ from grpo_lightning.models.loading import (
     load_tokenizer,
     warn_of_bfloat16_weights,
 )
+from grpo_lightning.models.optimizers import DEFAULT_LR, SCHEDULES, chosen_lr, make_scheduler
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
-DEFAULT_LR = 1e-6
-SCHEDULES = {
-    "constant",
-    "constant_with_warmup",
-    "cosine",
-    "cosine_with_min_lr",
-    "cosine_with_restarts",
-    "inverse_sqrt",
-    "linear",
-    "polynomial",
-    "warmup_stable_decay",
-}
-"""Those of ``transformers.get_scheduler`` that are a function of the step alone."""
 
 
 class PolicyModule(L.LightningModule):
@@ -163,13 +148,12 @@ class PolicyModule(L.LightningModule):
             lr = chosen_lr(self.make_optimizer, self.lr)
             optimizer = self.make_optimizer(parameters, lr=lr)  # type: ignore[call-arg]
         self._configured_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        steps = self.total_steps()
-        scheduler = get_scheduler(
-            self.lr_scheduler_type,
+        scheduler = make_scheduler(
             optimizer,
-            num_warmup_steps=round(self.warmup_ratio * steps),
-            num_training_steps=steps,
-            scheduler_specific_kwargs=self.lr_scheduler_kwargs,
+            self.lr_scheduler_type,
+            total_steps=self.total_steps(),
+            warmup_ratio=self.warmup_ratio,
+            options=self.lr_scheduler_kwargs,
         )
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
@@ -274,26 +258,6 @@ class PolicyModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {k: v for k, v in state.items() if not k.startswith("reference.")}
-
-
-def chosen_lr(make_optimizer: OptimizerCallable, lr: float | None) -> float:
-    """The learning rate that the user chose for an optimizer of their own.
-
-    The command line fills in every default of an optimizer class, torch's 1e-3 among them, which would silently train
-    a thousand times too fast; so a default counts as not chosen.
-
-    Args:
-        make_optimizer: the class with its arguments.
-        lr: ``--model.lr``; wins over the optimizer's own.
-    """
-    if lr is not None:
-        return lr
-    if not isinstance(make_optimizer, functools.partial):
-        return DEFAULT_LR
-    kind = next((a for a in make_optimizer.args if isinstance(a, type)), make_optimizer.func)
-    default = inspect.signature(kind).parameters["lr"].default
-    own = make_optimizer.keywords.get("lr", default)
-    return DEFAULT_LR if own == default else own
 
 
 def frozen(module: nn.Module) -> nn.Module:

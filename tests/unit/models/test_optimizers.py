@@ -1,0 +1,65 @@
+"""The learning rate that the user chose, and its schedule by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.models.optimizers import chosen_lr, make_scheduler
+
+
+def adamw(**given: float) -> partial:
+    """AdamW as the command line builds it: every default filled in."""
+    return partial(torch.optim.AdamW, **{"lr": 1e-3, "weight_decay": 0.01, **given})
+
+
+@pytest.mark.parametrize(
+    ("own", "lr", "expected"),
+    [
+        (1e-3, None, 1e-6),  # torch's default is nobody's choice
+        (1e-3, 5e-5, 5e-5),
+        (3e-4, None, 3e-4),
+        (3e-4, 1e-5, 1e-5),
+        (1e-3, 0.0, 0.0),
+    ],
+)
+def test_a_default_learning_rate_counts_as_not_chosen(own: float, lr: float | None, expected: float) -> None:
+    assert chosen_lr(adamw(lr=own), lr) == expected
+
+
+def test_a_factory_of_the_users_own_gets_the_rate() -> None:
+    assert chosen_lr(lambda parameters, lr: torch.optim.SGD(parameters, lr=lr), None) == 1e-6  # type: ignore[arg-type]
+
+
+def rates(kind: str, *, steps: int = 10, warmup_ratio: float = 0.2, **options: float) -> list[float]:
+    """Learning rates of the steps, the base rate being 1."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = make_scheduler(optimizer, kind, total_steps=steps, warmup_ratio=warmup_ratio, options=options or None)
+    seen = []
+    for _ in range(steps):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_a_constant_rate_warms_up_too() -> None:
+    assert rates("constant") == [0.0, 0.5, *[1.0] * 8]
+
+
+def test_a_linear_rate_falls_over_the_steps_after_the_warm_up() -> None:
+    assert rates("linear") == pytest.approx([0.0, 0.5, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_a_cosine_rate_ends_at_its_least() -> None:
+    seen = rates("cosine_with_min_lr", warmup_ratio=0.0, steps=4, min_lr_rate=0.2)
+    # 0.2 + 0.8 (1 + cos(pi t / 4)) / 2
+    assert seen == pytest.approx([1.0, 0.2 + 0.4 * (1 + 0.5**0.5), 0.6, 0.2 + 0.4 * (1 - 0.5**0.5)])
+
+
+def test_options_that_do_not_fit_are_one_line() -> None:
+    with pytest.raises(UserError, match=r"--model\.lr_scheduler_kwargs .* does not fit .* cosine_with_min_lr"):
+        rates("cosine_with_min_lr")
