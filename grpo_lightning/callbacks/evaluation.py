@@ -131,7 +131,8 @@ class EvaluationCallback(L.Callback):
         """One source's figures and answers into the run folder and the log."""
         folder, command = Path(trainer.default_root_dir), str(trainer.state.fn.value)
         line = {"command": command, "policy": pl_module.policy_path, "checkpoint": trainer.ckpt_path}
-        line |= {"stage": stage, "step": trainer.global_step, "source": name, **summary, **_intervals(summary)}
+        step = trainer.global_step if command == "fit" or not trainer.ckpt_path else self._rollout.loaded_step
+        line |= {"stage": stage, "step": step, "source": name, **summary, **_intervals(summary)}
         write_records(folder / "evaluations.jsonl", [line], append=True)
         # `validate` in the folder of a run must not overwrite what the run wrote at step 0.
         when = f"_step{trainer.global_step:06d}" if command == "fit" else ""

@@ -12,9 +12,17 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning import ranks
 from grpo_lightning.advantages import AdvantageEstimator, group_normalized
+from grpo_lightning.callbacks.geometry import (
+    check_evaluation_share,
+    check_max_steps,
+    check_windows,
+    warn_of_rare_checkpoints,
+)
 from grpo_lightning.engines import default_engine
 from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
@@ -116,8 +124,12 @@ class RolloutCallback(L.Callback):
         self.seed = seed
         self.rollouts = 0
         self.num_tokens = 0
-        self.longest_completion = max_completion_length
-        """Of training and evaluation, in tokens; ``EvaluationCallback`` may ask for longer ones."""
+        self.longest_completion = 0
+        """Of what will be generated, training and evaluation together, in tokens; see ``allow_length``."""
+        self.resumes = False
+        """True for a ``fit`` from a checkpoint: how many steps are left is known only once that is loaded."""
+        self.loaded_step = 0
+        """Optimizer steps behind the checkpoint that was loaded last."""
         self._collector: RolloutCollector | None = None
         self._started = False
         self._synced_version: int | None = None
@@ -125,51 +137,61 @@ class RolloutCallback(L.Callback):
     # --- checks, before any long work ----------------------------------------------------------------------------
 
     def setup(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
-        if self.engine is None:
-            self.engine = default_engine()
-        self.engine.check()
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed
+        self._collector = None
         if stage == "fit" and pl_module.learns_from_rollouts:
-            if not self.rewards:
-                raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
-            self._collector = RolloutCollector(
-                RewardScorer(self.rewards, self.reward_weights),
-                tokenizer=pl_module.tokenizer,
-                group_size=self.group_size,
-                sampling=self.sampling,
-                advantages=self.advantages,
-                reduction=self.reduction,
-                updates=self.updates,
-                passes=self.passes,
-                micro_batch_tokens=self.micro_batch_tokens,
-            )
+            self._collector = self._make_collector(trainer, pl_module)
             pl_module.steps_per_batch = self.passes * self.updates
             self._check_geometry(trainer)
-        self.allow_length(
-            trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length"
+            self.allow_length(
+                trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length"
+            )
+        if self.will_evaluate(trainer):
+            kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
+            limit = getattr(trainer, f"limit_{kind}_batches")
+            check_evaluation_share(limit, trainer.datamodule, flag=f"--trainer.limit_{kind}_batches")
+
+    def will_evaluate(self, trainer: L.Trainer) -> bool:
+        """True if answers will be generated for other purposes than training."""
+        if trainer.state.fn != TrainerFn.FITTING:
+            return True
+        return bool(trainer.datamodule.eval_sources) and trainer.limit_val_batches != 0
+
+    def _make_collector(self, trainer: L.Trainer, pl_module: PolicyModule) -> RolloutCollector:
+        if not self.rewards:
+            raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
+        scorer = RewardScorer(self.rewards, self.reward_weights)
+        scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
+        return RolloutCollector(
+            scorer,
+            tokenizer=pl_module.tokenizer,
+            group_size=self.group_size,
+            sampling=self.sampling,
+            advantages=self.advantages,
+            reduction=self.reduction,
+            updates=self.updates,
+            passes=self.passes,
+            micro_batch_tokens=self.micro_batch_tokens,
         )
 
     def _check_geometry(self, trainer: L.Trainer) -> None:
-        prompts = trainer.datamodule.prompts_per_step
-        share = ranks.world_size() * self.updates
-        if prompts % share:
-            below, above = prompts // share * share, (prompts // share + 1) * share
-            raise UserError(
-                f"--data.prompts_per_step {prompts} does not divide into {self.updates} windows "
-                f"(--rollout.updates_per_rollout) on {ranks.world_size()} rank(s); nearest valid: "
-                f"{' or '.join(str(n) for n in (below, above) if n)}"
-            )
-        steps = self.passes * self.updates
-        if trainer.max_steps > 0 and trainer.max_steps % steps and not trainer.fast_dev_run:
-            below, above = trainer.max_steps // steps * steps, (trainer.max_steps // steps + 1) * steps
-            raise UserError(
-                f"--trainer.max_steps {trainer.max_steps} ends inside a rollout, which takes {steps} optimizer steps "
-                f"({self.passes} passes x {self.updates} windows); nearest valid: "
-                f"{' or '.join(str(n) for n in (below, above) if n)}"
-            )
+        check_windows(trainer.datamodule.prompts_per_step, updates=self.updates, world_size=ranks.world_size())
+        if not self.resumes:
+            self._check_max_steps(trainer)
+        checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+        warn_of_rare_checkpoints((c._every_n_train_steps for c in checkpoints), steps=self.passes * self.updates)
+
+    def _check_max_steps(self, trainer: L.Trainer) -> None:
+        if not trainer.fast_dev_run:
+            check_max_steps(trainer.max_steps, done=self.loaded_step, passes=self.passes, updates=self.updates)
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.loaded_step = checkpoint["global_step"]
+        if self._collector is not None:
+            self._check_max_steps(trainer)
 
     def allow_length(self, trainer: L.Trainer, pl_module: PolicyModule, completion: int, *, flag: str) -> None:
-        """Have the sampler made for completions of that many tokens; refuse what the model cannot hold."""
+        """Have the sampler made for completions of that many tokens; refuse what it or the model cannot hold."""
         prompt, limit = trainer.datamodule.max_prompt_length, context_length(pl_module.model_config)
         if limit is not None and prompt + completion > limit:
             raise UserError(
@@ -177,6 +199,9 @@ class RolloutCallback(L.Callback):
                 f"{pl_module.policy_path} holds; lower one of them"
             )
         self.longest_completion = max(self.longest_completion, completion)
+        if self.engine is None:
+            self.engine = default_engine()
+        self.engine.check(max_length=prompt + self.longest_completion)
 
     # --- the sampler ---------------------------------------------------------------------------------------------
 
@@ -195,29 +220,22 @@ class RolloutCallback(L.Callback):
         assert self.engine is not None
         start = time.perf_counter()
         low_precision = str(trainer.precision).startswith("bf16") or pl_module.dtype_name == "bfloat16"
-        self.engine.start(
-            ModelSpec(
-                name_or_path=pl_module.policy_path,
-                eos_token_ids=pl_module.eos_token_ids,
-                pad_token_id=pl_module.tokenizer.pad_token_id,
-                max_length=trainer.datamodule.max_prompt_length + self.longest_completion,
-                dtype=torch.bfloat16 if low_precision else torch.float32,
-                device=pl_module.device,
-                attn_implementation=pl_module.attn_implementation,
-                trust_remote_code=pl_module.trust_remote_code,
-            )
+        spec = ModelSpec(
+            name_or_path=pl_module.policy_path,
+            eos_token_ids=pl_module.eos_token_ids,
+            pad_token_id=pl_module.tokenizer.pad_token_id,
+            max_length=trainer.datamodule.max_prompt_length + self.longest_completion,
+            dtype=torch.bfloat16 if low_precision else torch.float32,
+            device=pl_module.device,
+            attn_implementation=pl_module.attn_implementation,
+            trust_remote_code=pl_module.trust_remote_code,
         )
+        self.engine.start(spec)
         self._started = True
         log.info(
-            "%s ready in %.0f s; training samples: temperature %g, top_p %g, top_k %d, min_p %g, at most %d tokens",
-            type(self.engine).__name__,
-            time.perf_counter() - start,
-            self.sampling.temperature,
-            self.sampling.top_p,
-            self.sampling.top_k,
-            self.sampling.min_p,
-            self.sampling.max_completion_length,
-        )
+            "%s ready in %.0f s, in %s", type(self.engine).__name__, time.perf_counter() - start,
+            str(spec.dtype).removeprefix("torch."),
+        )  # fmt: skip
 
     def rest_engine(self) -> None:
         """Let the sampler give its memory back until the next generation."""
@@ -231,6 +249,15 @@ class RolloutCallback(L.Callback):
         return [request_seed(int(self.seed or 0), purpose, rollout, 0, position) for position in batch.positions]
 
     # --- hooks ---------------------------------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._collector is not None:
+            sampling = self.sampling
+            log.info(
+                "training: %d samples a prompt at temperature %g, top_p %g, top_k %d, min_p %g; at most %d tokens",
+                self.group_size, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p,
+                sampling.max_completion_length,
+            )  # fmt: skip
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int

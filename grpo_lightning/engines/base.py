@@ -58,8 +58,12 @@ class RolloutEngine(ABC):
     then ``close``. Constructors only keep settings and must be cheap: the model is built in ``start``.
     """
 
-    def check(self) -> None:  # noqa: B027  (most engines have nothing to check)
-        """Raise ``UserError`` if this engine cannot run here; called before any long work."""
+    def check(self, *, max_length: int = 0) -> None:  # noqa: B027  (most engines have nothing to check)
+        """Raise ``UserError`` if this engine cannot run here; called before any long work.
+
+        Args:
+            max_length: longest prompt plus completion that it will be asked for, in tokens.
+        """
 
     @abstractmethod
     def start(self, model: ModelSpec) -> None:

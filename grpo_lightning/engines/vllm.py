@@ -78,7 +78,7 @@ class VLLMEngine(RolloutEngine):
         self._launched = self._ready = False
         self._weights_asleep = self._cache_asleep = False
 
-    def check(self) -> None:
+    def check(self, *, max_length: int = 0) -> None:
         if self.tensor_parallel_size != 1:
             raise UserError(
                 f"--rollout.engine.tensor_parallel_size is {self.tensor_parallel_size}, but each rank runs an engine "
@@ -92,15 +92,15 @@ class VLLMEngine(RolloutEngine):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"--rollout.engine.{name} is {value}; give a number above 0.")
+        if self.max_model_length is not None and self.max_model_length < max_length:
+            raise UserError(
+                f"--rollout.engine.max_model_length is {self.max_model_length}, but prompt and completion may take "
+                f"{max_length} tokens; raise it, or leave it null."
+            )
         installed_version()
 
     def start(self, model: ModelSpec) -> None:
-        self.check()
-        if self.max_model_length is not None and self.max_model_length < model.max_length:
-            raise UserError(
-                f"--rollout.engine.max_model_length is {self.max_model_length}, but prompt and completion may take "
-                f"{model.max_length} tokens; raise it, or leave it null."
-            )
+        self.check(max_length=model.max_length)
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if model.device.index and not distributed:
             raise UserError(

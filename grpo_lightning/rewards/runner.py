@@ -11,7 +11,7 @@ import inspect
 import math
 import numbers
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,18 @@ class RewardScorer:
         self.weights = [1.0] * len(rewards) if weights is None else [float(weight) for weight in weights]
         self.names = _distinct([_name(reward) for reward in rewards])
 
+    def require_columns(self, columns: Iterable[str]) -> None:
+        """Find before the first rollout what ``score`` would find after it.
+
+        Args:
+            columns: names that the data has.
+
+        Raises:
+            UserError: if a function needs another column.
+        """
+        for name, reward in zip(self.names, self.rewards, strict=True):
+            _require(name, reward, (*TRAINER_KEYWORDS, *columns))
+
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]], *, trainer_state: Any = None
     ) -> Scores:
@@ -139,15 +151,24 @@ def _keywords(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completi
 
 def _call(name: str, reward: Callable[..., Any], keywords: dict[str, Any]) -> Any:
     """Call with the keywords that the function takes: all of them if it has ``**kwargs``."""
+    _require(name, reward, keywords)
     parameters = inspect.signature(reward).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         wanted = {parameter.name for parameter in parameters}
         keywords = {key: value for key, value in keywords.items() if key in wanted}
-    for parameter in parameters:
-        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if named and parameter.default is parameter.empty and parameter.name not in keywords:
-            raise UserError(f"reward {name} needs a column {parameter.name!r} that the data does not have")
     return reward(**keywords)
+
+
+def _require(name: str, reward: Callable[..., Any], known: Iterable[str]) -> None:
+    """Refuse a function that must be given something else than the ``known`` keywords."""
+    known = set(known)
+    for parameter in inspect.signature(reward).parameters.values():
+        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if named and parameter.default is parameter.empty and parameter.name not in known:
+            columns = ", ".join(sorted(known.difference(TRAINER_KEYWORDS))) or "none"
+            raise UserError(
+                f"reward {name} needs a column {parameter.name!r} that the data does not have (its columns: {columns})"
+            )
 
 
 def _guarded(name: str, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -12,7 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_lightning import policy_module
 from grpo_lightning.data import RunningTotals
-from tests.integration.command_line import fit, grpo, jsonl, rows, run, totals, written
+from grpo_lightning.engines.vllm import VLLMEngine
+from grpo_lightning.errors import UserError
+from tests.integration.command_line import VLLM, fit, grpo, jsonl, rows, run, totals, written
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +64,29 @@ def test_the_split_changes_nothing(tiny: Path, tmp_path: Path, capsys: pytest.Ca
 def test_evaluation_during_supervised_training(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(capsys, _sft(tiny, tmp_path / "run", trainer__limit_val_batches=1.0, trainer__val_check_interval=1))
     assert all(row["val/running_totals/accuracy"] for row in rows(tmp_path / "run"))
+
+
+def test_what_is_never_sampled_is_not_checked(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an evaluation, no sampler is needed and completions may be of any length; with one, both are checked."""
+
+    def no_vllm(self: VLLMEngine, **kwargs: Any) -> None:
+        raise UserError("vLLM is not installed")
+
+    monkeypatch.setattr(VLLMEngine, "check", no_vllm)
+    config = _sft(tiny, tmp_path / "run", rollout__engine=VLLM, rollout__max_completion_length=9999)
+    fit(capsys, config)
+    for changes, fragment in (
+        ({"limit_val_batches": 1}, "--evaluation.max_completion_length 9999"),
+        ({"limit_val_batches": 1, "--evaluation.max_completion_length": 8}, "vLLM is not installed"),
+    ):
+        flags = [f"{name if name[0] == '-' else '--trainer.' + name}={value}" for name, value in changes.items()]
+        outcome = run(capsys, "fit", "--config", written(config, tmp_path / "config.yaml"), *flags)
+        assert fragment in outcome.mistake
+    del config["data"]["eval_sources"]
+    config["trainer"]["limit_val_batches"] = 1.0
+    fit(capsys, config)
 
 
 @pytest.mark.parametrize(

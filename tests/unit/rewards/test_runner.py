@@ -196,3 +196,17 @@ def test_bad_settings():
         RewardScorer([])
     with pytest.raises(UserError, match=r"--rollout.reward_weights has 1 numbers for 2"):
         RewardScorer([min, max], [1.0])
+
+
+def test_missing_columns_are_found_without_completions():
+    def plain(completions, prompts, answer, bonus=0.0):
+        return [0.0]
+
+    class Graded:
+        def __call__(self, *, completions, level, log_metric, **columns):
+            return [0.0]
+
+    scorer = RewardScorer([plain, Graded()])
+    scorer.require_columns(["answer", "level"])
+    with pytest.raises(UserError, match=r"^reward Graded needs a column 'level' .* \(its columns: answer, question\)$"):
+        scorer.require_columns(["question", "answer"])
