@@ -8,13 +8,14 @@ import os
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from grpo_lightning.callbacks.checkpoint import RunCheckpoint
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.rollout import RolloutCallback
@@ -37,6 +38,7 @@ NOT_OURS = {
 """Trainer flags that do not go with manual optimization or a loader of our own, and what stands in their place."""
 
 NAMED_CHECKPOINT = "last"
+T = TypeVar("T", bound=L.Callback)
 
 
 class ProgressBar(TQDMProgressBar):
@@ -44,28 +46,6 @@ class ProgressBar(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
-
-
-class RunCheckpoint(ModelCheckpoint):
-    """After each validation and at the end of each epoch: ``last.ckpt`` is where the run ended, validated or not."""
-
-    def __init__(self) -> None:
-        super().__init__(filename="step{step}", auto_insert_metric_name=False, save_last=True)
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        super().on_train_batch_end(trainer, *args)
-        # Not at the end of the epoch that this cuts short: a resumed run would take its other prompts for done.
-        if trainer.global_step == trainer.max_steps:
-            self._save(trainer)
-
-    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._save(trainer)
-
-    def _save(self, trainer: L.Trainer) -> None:
-        if not self._should_skip_saving_checkpoint(trainer):  # as where this step is saved already
-            figures = self._monitor_candidates(trainer)
-            self._save_topk_checkpoint(trainer, figures)
-            self._save_last_checkpoint(trainer, figures)
 
 
 class GRPOCommandLine(LightningCLI):
@@ -85,6 +65,7 @@ class GRPOCommandLine(LightningCLI):
                 "default_root_dir": "runs/latest",
                 "use_distributed_sampler": False,
                 "log_every_n_steps": 1,
+                "num_sanity_val_steps": 0,  # of a few batches, it would say nothing of the policy
             },
             args=args,
         )
@@ -126,11 +107,16 @@ class GRPOCommandLine(LightningCLI):
                 f"--trainer.precision {trainer['precision']}: use bf16-mixed or 32-true; fp16 is not supported"
             )
 
+    @property
+    def _root(self) -> str:
+        """The run folder as it was asked for."""
+        return os.path.expanduser(self._get(self.config_init, "trainer")["default_root_dir"] or ".")
+
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         config = self._get(self.config_init, "trainer")
         if config.get("fast_dev_run"):  # a trial, which must not overwrite a run
             kwargs["default_root_dir"] = tempfile.mkdtemp(prefix="fast_dev_run_")
-        kwargs["logger"] = self._loggers(os.path.expanduser(config["default_root_dir"] or "."), config.get("logger"))
+        kwargs["logger"] = self._loggers(self._root, config.get("logger"))
         if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
@@ -158,6 +144,40 @@ class GRPOCommandLine(LightningCLI):
         given = list(given) if isinstance(given, list) else [given]
         return [MetricsCSV(root), *given] if self.subcommand == "fit" else given
 
+    # --- around the run ------------------------------------------------------------------------------------------
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        self._find_last_checkpoint()
+        try:
+            super()._run_subcommand(subcommand)
+        except MisconfigurationException as error:
+            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+
+    def _find_last_checkpoint(self) -> None:
+        """Put the newest file's path in the place of "last", for which Lightning may silently start from scratch."""
+        if self._get(self.config, "ckpt_path") != NAMED_CHECKPOINT:
+            return
+        folders = [Path(self._root) / "checkpoints"]
+        for callback in self.trainer.checkpoint_callbacks:
+            if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
+                folders.append(Path(callback.dirpath))
+        found = [path for folder in folders for path in folder.glob("*.ckpt")]
+        if not found:
+            raise UserError(
+                f"--ckpt_path {NAMED_CHECKPOINT}: there is no checkpoint in {folders[0]}; name a file, or leave "
+                "--ckpt_path out to begin with --model.policy"
+            )
+        newest = max(found, key=lambda path: (path.stem.startswith("last"), path.lstat().st_mtime))
+        _check_checkpoint(str(newest))
+        for config in (self.config, self.config_init):
+            config[self.subcommand]["ckpt_path"] = str(newest)
+
+    def _callback(self, kind: type[T]) -> T:
+        return next(callback for callback in self.trainer.callbacks if isinstance(callback, kind))
+
+    def before_fit(self) -> None:
+        self._callback(RolloutCallback).resumes = bool(self._get(self.config, "ckpt_path"))
+
     def before_validate(self) -> None:
         if not self.datamodule.eval_sources:  # found here, and not once the weights are loaded
             raise UserError(f"`{self.subcommand}` has nothing to ask; name --data.eval_sources")
@@ -170,10 +190,16 @@ class GRPOCommandLine(LightningCLI):
             self.before_validate()
 
     def after_predict(self) -> None:
-        if self.datamodule.question is not None:
-            evaluation = next(c for c in self.trainer.callbacks if isinstance(c, EvaluationCallback))
-            for record in evaluation.predictions:
-                print(record["completion"])
+        """The answer to ``--prompt``: the greedy one alone if there is one, else all samples, numbered."""
+        if self.datamodule.question is None or not self.trainer.is_global_zero:
+            return
+        records = self._callback(EvaluationCallback).predictions
+        greedy = [record["completion"] for record in records if record["greedy"]]
+        samples = [record["completion"] for record in records]
+        if greedy or len(samples) == 1:
+            print((greedy or samples)[0])
+        else:
+            print("\n\n".join(f"[{i} of {len(samples)}]\n{text}" for i, text in enumerate(samples, start=1)))
 
 
 def _check_checkpoint(given: str | None) -> None:
@@ -181,6 +207,8 @@ def _check_checkpoint(given: str | None) -> None:
     if given in (None, NAMED_CHECKPOINT) or "://" in given:
         return
     path, remedy = Path(given), f"give a checkpoint, or {NAMED_CHECKPOINT!r} for the run folder's newest"
+    if given == "best" and not path.exists():
+        raise UserError(f"--ckpt_path {given}: only the run that is going on knows which that is; {remedy}")
     if not path.exists():
         raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
     if path.is_file() and not zipfile.is_zipfile(path):  # torch.save writes zip archives

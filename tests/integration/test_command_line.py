@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from grpo_lightning import GRPOModule, PromptDataModule, RolloutCallback, SFTModule
+from grpo_lightning import GRPOModule, PromptDataModule, RolloutCallback, SFTModule, cli
+from grpo_lightning.callbacks.checkpoint import RunCheckpoint
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.data.tiny_model import build_tiny_model
 from grpo_lightning.policy_module import PolicyModule
-from tests.integration.command_line import fit, grpo, listing, rows, run, untimed, written
+from tests.integration.command_line import fit, grpo, listing, rows, run, totals, untimed, written
 
 pytestmark = pytest.mark.integration
+
+CALLBACKS = "tests.integration.stopping"
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -253,6 +257,87 @@ def test_the_last_checkpoint_is_where_the_run_ended(
     checkpoints = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step4.ckpt"]
     assert _checkpoint(checkpoints / "last.ckpt")["global_step"] == 4
+
+
+def test_checkpoints_within_a_long_epoch(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every so many rollouts, the newest alone is kept, and stored once; a run that breaks off goes on from there."""
+    monkeypatch.setattr(cli, "RunCheckpoint", partial(RunCheckpoint, every_n_rollouts=3))
+    whole = grpo(tiny, tmp_path / "whole", trainer__max_steps=-1, data__source=totals("train", 32))
+    fit(capsys, whole)
+    broken = grpo(tiny, tmp_path / "broken", trainer__max_steps=-1, data__source=totals("train", 32))
+    broken["trainer"]["callbacks"] = [{"class_path": f"{CALLBACKS}.BreakOff", "init_args": {"step": 7}}]
+    with pytest.raises(RuntimeError, match="broke off"):
+        fit(capsys, broken)
+    checkpoints = tmp_path / "broken" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step6.ckpt"]
+    assert (checkpoints / "last.ckpt").readlink() == Path("step6.ckpt")
+    del broken["trainer"]["callbacks"]
+    fit(capsys, broken, "--ckpt_path=last")
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step8.ckpt"]
+    assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
+    assert _equal(_weights(tmp_path / "broken"), _weights(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("stopped", ["after a rollout", "after a validation", "after every validation"])
+def test_a_run_stopped_within_an_epoch_goes_on_there(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], stopped: str
+) -> None:
+    """By a time limit or by early stopping: the epoch's other prompts are not taken for done."""
+    whole, part = (grpo(tiny, tmp_path / name, trainer__max_steps=-1) for name in ("whole", "part"))
+    for config in (whole, part):
+        if stopped != "after a rollout":
+            interval = 2 if stopped == "after a validation" else 1
+            config["trainer"] |= {"limit_val_batches": 1, "val_check_interval": interval}
+    fit(capsys, whole)
+    stop = {"step": 2, "validated": stopped != "after a rollout"}
+    part["trainer"]["callbacks"] = [{"class_path": f"{CALLBACKS}.Stop", "init_args": stop}]
+    fit(capsys, part)
+    assert [row["step"] for row in rows(tmp_path / "part")] == ["1", "2"]
+    del part["trainer"]["callbacks"]
+    fit(capsys, part, "--ckpt_path=last")
+    assert untimed(tmp_path / "part") == untimed(tmp_path / "whole")
+    assert _equal(_weights(tmp_path / "part"), _weights(tmp_path / "whole"))
+
+
+def test_steps_of_a_resumed_run_fit_its_rollouts(
+    resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From step 3 on by two: it can end at 5 or 7, not at 6."""
+    before = listing(resumable)
+    arguments = ["--config", str(resumable / "config.yaml"), "--rollout.passes=2", "--trainer.max_epochs=2"]
+    arguments += ["--ckpt_path", str(resumable / "checkpoints" / "step=3.ckpt")]
+    outcome = run(capsys, "fit", *arguments, "--trainer.max_steps=6")
+    assert "--trainer.max_steps 6" in outcome.mistake
+    assert "begins at step 3; nearest valid: 5 or 7" in outcome.mistake
+    assert listing(resumable) == before
+    outcome = run(capsys, "fit", *arguments, "--trainer.max_steps=5")
+    assert outcome.code == 0, outcome.err
+    assert [row["step"] for row in rows(resumable)] == ["1", "2", "3", "4", "5"]
+
+
+def test_checkpoints_that_rollouts_step_over_are_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = grpo(tiny, tmp_path / "run", rollout__passes=2, trainer__max_steps=4)
+    for interval, warnings in ((3, 1), (4, 0)):
+        checkpoints = {"every_n_train_steps": interval, "save_top_k": -1}
+        config["trainer"]["callbacks"] = [
+            {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": checkpoints}
+        ]
+        lines = [line for line in fit(capsys, config).err.splitlines() if "every_n_train_steps" in line]
+        assert len(lines) == warnings
+        assert all("every_n_train_steps=3" in line and line.endswith("2 or 4") for line in lines)
+
+
+def test_the_log_says_how_is_sampled(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = grpo(tiny, tmp_path / "run", rollout__temperature=0.5)
+    training = "training: 4 samples a prompt at temperature 0.5, top_p 1, top_k 0, min_p 0; at most 8 tokens"
+    assert fit(capsys, config).err.count(training) == 1
+    outcome = run(capsys, "validate", "--config", written(config, tmp_path / "c.yaml"), "--trainer.limit_val_batches=1")
+    assert "TransformersEngine ready in 0 s, in float32" in outcome.err
+    assert "training:" not in outcome.err
 
 
 def test_a_file_that_is_no_checkpoint(resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

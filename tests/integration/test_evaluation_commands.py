@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from math import comb
 from pathlib import Path
@@ -162,7 +163,16 @@ def test_predict_answers_one_question(tiny: Path, tmp_path: Path, capsys: pytest
     ids = tokenizer(question, return_tensors="pt")
     answer = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1] :].tolist()
     answer = answer[: answer.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in answer else answer
-    assert outcome.out == tokenizer.decode(answer) + "\n"
+    greedy = tokenizer.decode(answer) + "\n"
+    assert outcome.out == greedy
+    # Samples beside it are not printed; without it, all of them are, numbered.
+    arguments = ["--config", str(tmp_path / "config.yaml"), "--prompt", question, "--evaluation.samples=3"]
+    assert run(capsys, "predict", *arguments).out == greedy
+    out = run(capsys, "predict", *arguments, "--evaluation.greedy=false").out
+    first, second, third = re.fullmatch(
+        r"\[1 of 3\]\n(.*)\n\n\[2 of 3\]\n(.*)\n\n\[3 of 3\]\n(.*)\n", out, re.DOTALL
+    ).groups()
+    assert len({first, second, third}) > 1
     assert not (tmp_path / "run" / "predictions.jsonl").exists()
 
 
@@ -285,4 +295,5 @@ def test_the_export_answers_like_the_trained_policy(
     # So does the checkpoint.
     checkpoint = str(folder / "checkpoints" / "last.ckpt")
     assert run(capsys, "validate", "--config", config, "--ckpt_path", checkpoint).code == 0
-    assert records(folder / "evaluations.jsonl")[5]["pass@1"] == lines[1]["pass@1"]
+    line = records(folder / "evaluations.jsonl")[5]
+    assert (line["step"], line["checkpoint"], line["pass@1"]) == (4, checkpoint, lines[1]["pass@1"])

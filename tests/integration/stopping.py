@@ -1,0 +1,33 @@
+"""Callbacks that end a run early; tests name them by dotted path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+
+
+class Stop(L.Callback):
+    """Asks for the end at a step, as a time limit does after a rollout and early stopping after a validation."""
+
+    def __init__(self, step: int, validated: bool) -> None:
+        self.step, self.validated = step, validated
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if not self.validated:
+            trainer.should_stop |= trainer.global_step == self.step
+
+    def on_validation_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if self.validated:
+            trainer.should_stop |= trainer.global_step == self.step
+
+
+class BreakOff(L.Callback):
+    """Fails after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step:
+            raise RuntimeError("broke off")
