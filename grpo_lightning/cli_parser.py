@@ -22,6 +22,8 @@ UNKNOWN = re.compile(
 REQUIRED = re.compile(r"the following arguments are required: (\S+)")
 EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|typing\.Literal\[(.+?)\])(?: |\.|$)", re.MULTILINE)
 NO_IMPORT = re.compile(r"expects a function or a callable class: (.+?)(?:\. Got value|$)", re.MULTILINE)
+NESTED = re.compile(r"NestedArg\(key='(\d+|init_args)', val=(?:'(.*?)'|(\w+))")
+NO_FILE = re.compile(r"Unable to load config ['\"](.+?)['\"]")
 NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
 )
@@ -87,6 +89,15 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
         if "Unexpected config" in text:
             text = "holds no options; write them as `key: value`"
         return f"--config {file}: {text}" if file and not text.startswith("-") else text
+    nested, no_file = NESTED.search(message), NO_FILE.search(message)
+    if nested and nested[1].isdigit():
+        return f"--{option}.{nested[1]}: a list is given whole; write --{option} [{nested[2] or nested[3]}]"
+    if nested:
+        return f"--{option}.{nested[1]} {nested[2] or nested[3]}: expected a mapping, {{key: value}}"
+    if no_file:
+        return (
+            f"--{option.partition('.')[0]} {no_file[1]}: neither a mapping, {{key: value}}, nor a file that holds one"
+        )
     values = VALUE.findall(message) or CLASS.findall(message)
     value = values[0].strip() if values else ""
     if "Not a valid subclass" in message:

@@ -6,6 +6,8 @@ import json
 import logging
 import shutil
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,22 @@ import lightning as L
 from lightning.pytorch.cli import SaveConfigCallback
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV
 
 log = logging.getLogger(__name__)
-RUN_FILES = ("config*.yaml", "metrics*.csv", "evaluations.jsonl", "checkpoints", "hf", "samples", "tensorboard")
+RUN_FILES = (
+    "config*.yaml",
+    "metrics*.csv",
+    "evaluations.jsonl",
+    "predictions.jsonl",
+    "checkpoints",
+    "hf",
+    "samples",
+    "tensorboard",
+)
+"""What a run writes, as patterns; beside these the folder that ``ExportCallback`` is told."""
 
 
 class RunFolderCallback(SaveConfigCallback):
@@ -32,6 +45,20 @@ class RunFolderCallback(SaveConfigCallback):
         if ranks.rank() == 0:
             _require_writable(Path(trainer.default_root_dir))
         self.already_saved = True
+        root = Path(trainer.default_root_dir)
+        if stage == "fit" and not _goes_on(root, self.config.get("ckpt_path")):
+            self._require_inputs_elsewhere(trainer, root)
+
+    def _require_inputs_elsewhere(self, trainer: L.Trainer, root: Path) -> None:
+        """What the new run reads by its path later on (model folders) or is to be repeated with must stay in place."""
+        older = [path.resolve() for path in _older_files(root, _exports(trainer))]
+        for group in ("model", "data"):
+            for flag, text in _texts(self.config.get(group), f"--{group}"):
+                if any(Path(text).expanduser().resolve().is_relative_to(path) for path in older):
+                    raise UserError(
+                        f"{flag} {text}: lies in --trainer.default_root_dir {root}, whose older run would be moved "
+                        "aside; choose another --trainer.default_root_dir"
+                    )
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         # Not in ``setup``: by now every check has passed and the model has been loaded.
@@ -40,7 +67,7 @@ class RunFolderCallback(SaveConfigCallback):
         root = Path(trainer.default_root_dir)
         root.mkdir(parents=True, exist_ok=True)
         if not _goes_on(root, trainer.ckpt_path):
-            _move_aside(root)
+            _move_aside(root, _older_files(root, _exports(trainer)))
         path = _free_name(root, "config", ".yaml", first="config.yaml")
         self.parser.save(self.config, path, skip_none=False, overwrite=False, multifile=False)
 
@@ -83,8 +110,32 @@ def _goes_on(root: Path, checkpoint: Any) -> bool:
     return path.is_relative_to(root) and not path.relative_to(root).parts[0].startswith("previous-")
 
 
-def _move_aside(root: Path) -> None:
+def _exports(trainer: L.Trainer) -> list[str]:
+    return [c.folder for c in trainer.callbacks if isinstance(c, ExportCallback) and c.folder]
+
+
+def _older_files(root: Path, exports: list[str]) -> list[Path]:
+    """What an older run has left in ``root``."""
     older = [path for pattern in RUN_FILES for path in root.glob(pattern)]
+    for path in (root / export for export in exports):
+        if path.exists() and path not in older and root.resolve() in path.resolve().parents:
+            older.append(path)
+    return older
+
+
+def _texts(value: Any, flag: str) -> Iterator[tuple[str, str]]:
+    """Every text in a part of the configuration, with the flag that gives it."""
+    if isinstance(value, Namespace | dict):
+        for key, inner in vars(value).items() if isinstance(value, Namespace) else value.items():
+            yield from _texts(inner, flag if key == "init_args" else f"{flag}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _texts(inner, f"{flag}.{i}")
+    elif isinstance(value, str):
+        yield flag, value
+
+
+def _move_aside(root: Path, older: list[Path]) -> None:
     if not older:
         return
     folder = _free_name(root, "previous", "", first="previous-1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from tests.integration.command_line import (
     listing,
     run,
     start,
-    totals,
     written,
 )
 
@@ -83,9 +83,17 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--rollout.updates_per_rollout=2 --trainer.max_steps=3", ["--trainer.max_steps 3", "2 or 4"]),
         ("--rollout.passes=4 --trainer.max_steps=3", ["--trainer.max_steps 3", "nearest valid: 4"]),
         ("--rollout.max_completion_length=250", ["--data.max_prompt_length 64", "250", "256 tokens"]),
-        ("--evaluation.max_completion_length=193", ["--evaluation.max_completion_length 193", "256 tokens"]),
+        (
+            "--evaluation.max_completion_length=193 --trainer.limit_val_batches=1",
+            ["--evaluation.max_completion_length 193", "256 tokens"],
+        ),
         ("--data.max_prompt_length=5", ["--data.max_prompt_length 5", "all 16 prompts", "the longest"]),
         ("--data.prompts_per_step=17", ["16 prompts", "--data.prompts_per_step 17"]),
+        ("--trainer.limit_val_batches=0.4", ["--trainer.limit_val_batches 0.4", "less than one batch", "has 1"]),
+        # One element, or no arguments, where a whole is expected.
+        ("--rollout.rewards.0 x", ["--rollout.rewards.0", "write --rollout.rewards [x]"]),
+        ("--model.init_args null", ["--model.init_args None", "expected a mapping"]),
+        ("--data null", ["--data null", "a mapping"]),
         # Names of things that are not there.
         ("--model.policy=no/such/model", ["--model.policy no/such/model", "no such folder"]),
         ("--rollout.rewards=[math.nope]", ["--rollout.rewards math.nope", "no attribute 'nope'"]),
@@ -94,6 +102,7 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--data.source=Nope", ["--data.source Nope", "dotted path"]),
         ("--config=none.yaml", ["--config", "none.yaml"]),
         ("--ckpt_path=none.ckpt", ["--ckpt_path none.ckpt", "no such file"]),
+        ("--ckpt_path=best", ["--ckpt_path best", "'last'"]),
         ("--trainer.strategy=nope", ["--trainer", "invalid strategy name", "nope"]),
         ("--trainer.accelerator=gpu", ["--trainer", "gpu"]),
         # Trainer flags that have a name of ours.
@@ -265,9 +274,56 @@ def test_a_failing_reward_is_named(tiny: Path, tmp_path: Path, capsys: pytest.Ca
         run(capsys, "fit", "--config", config)
 
 
-def test_a_reward_without_its_column(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = grpo(tiny, tmp_path / "run", rollout__rewards=[f"{REWARDS}.needs_level"])
-    config["data"]["source"] = totals("train", 16)
-    mistake = run(capsys, "fit", "--config", written(config, tmp_path / "config.yaml")).mistake
-    assert "needs_level" in mistake
-    assert "'level'" in mistake
+def test_a_reward_without_its_column(refusal: Any) -> None:
+    mistake = refusal(rollout__rewards=[f"{REWARDS}.needs_level"])
+    assert mistake.startswith("reward needs_level needs a column 'level' that the data does not have")
+    assert mistake.endswith("(its columns: answer, direct, question, solution, target)")
+
+
+def test_an_engine_made_for_too_few_tokens(refusal: Any) -> None:
+    engine = {"class_path": VLLM, "init_args": {"max_model_length": 71}}
+    assert "--rollout.engine.max_model_length is 71" in refusal(rollout__engine=engine)
+    # 64 tokens of prompt; the longest completion is asked for by the evaluation.
+    engine["init_args"]["max_model_length"] = 72
+    mistake = refusal(
+        rollout__engine=engine, evaluation__max_completion_length=9, trainer__limit_val_batches=1, trainer__max_steps=1
+    )
+    assert "may take 73 tokens" in mistake
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+def test_last_without_a_checkpoint(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    (folder / "checkpoints" / "last.ckpt").unlink()
+    config, before = written(grpo(tiny, folder), folder.parent / "config.yaml"), listing(folder)
+    outcome = run(capsys, command, "--config", config, "--ckpt_path", "last")
+    assert f"--ckpt_path last: there is no checkpoint in {folder / 'checkpoints'}" in outcome.mistake
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_less_than_one_batch(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    kind = "val" if command == "validate" else command
+    config = grpo(tiny, folder, data__eval_batch_size=3, **{f"trainer__limit_{kind}_batches": 0.49})
+    outcome = run(capsys, command, "--config", written(config, folder.parent / "config.yaml"))
+    assert f"--trainer.limit_{kind}_batches 0.49: less than one batch of running_totals, which has 2" in outcome.mistake
+
+
+def test_what_a_run_reads_is_not_moved_aside(refusal: Any, tiny: Path, folder: Path, tmp_path: Path) -> None:
+    """Nor are a policy or data that lie in the run folder by another way, or in an export of another name."""
+    shutil.copytree(tiny, folder / "hf", dirs_exist_ok=True)
+    shutil.copytree(tiny, folder / "out" / "model")
+    (tmp_path / "link").symlink_to(folder)
+    rows = "".join(json.dumps({"question": f"Tom has {n}", "answer": str(n)}) + "\n" for n in range(8))
+    (folder / "predictions.jsonl").write_text(rows)
+    kl = {"class_path": "grpo_lightning.objectives.ClippedObjective", "init_args": {"beta": 0.1}}
+    for flag, text, changes in (
+        ("--model.policy", folder / "hf", {}),
+        ("--model.policy", tmp_path / "link" / "hf", {}),
+        ("--model.reference", folder / "hf", {"model__init_args__objective": kl}),
+        ("--model.policy", folder / "out" / "model", {"export__folder": "out/model"}),
+    ):
+        changes |= {f"model__init_args__{flag.rpartition('.')[2]}": str(text)}
+        mistake = refusal(**changes)
+        assert mistake.startswith(f"{flag} {text}: lies in --trainer.default_root_dir {folder}")
+    mistake = refusal(data__source=jsonl(folder / "predictions.jsonl"))
+    assert mistake.startswith(f"--data.source.path {folder / 'predictions.jsonl'}: lies in")
