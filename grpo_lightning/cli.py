@@ -121,6 +121,11 @@ class GRPOCommandLine(LightningCLI):
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
+        if any(isinstance(c, ModelCheckpoint) and c._train_time_interval is not None for c in callbacks):
+            raise UserError(
+                "--trainer.callbacks ModelCheckpoint(train_time_interval): Lightning looks at it under automatic "
+                "optimization only; use every_n_train_steps, or no ModelCheckpoint for one every 50 rollouts"
+            )
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):
             callbacks.append(RunCheckpoint())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):

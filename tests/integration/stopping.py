@@ -23,11 +23,15 @@ class Stop(L.Callback):
 
 
 class BreakOff(L.Callback):
-    """Fails after a step."""
+    """Fails after a step, or while that step is validated."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, validating: bool = False) -> None:
+        self.step, self.validating = step, validating
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step and not self.validating:
+            raise RuntimeError("broke off")
+
+    def on_validation_start(self, trainer: L.Trainer, *args: Any) -> None:
         if trainer.global_step == self.step:
             raise RuntimeError("broke off")

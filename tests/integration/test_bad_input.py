@@ -291,6 +291,13 @@ def test_an_engine_made_for_too_few_tokens(refusal: Any) -> None:
     assert "may take 73 tokens" in mistake
 
 
+def test_a_checkpoint_by_the_clock(refusal: Any) -> None:
+    """Lightning would never save it."""
+    arguments = {"train_time_interval": "0:05:00"}
+    callback = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": arguments}
+    assert "every_n_train_steps" in refusal(trainer__callbacks=[callback])
+
+
 @pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
 def test_last_without_a_checkpoint(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     (folder / "checkpoints" / "last.ckpt").unlink()

@@ -259,25 +259,43 @@ def test_the_last_checkpoint_is_where_the_run_ended(
     assert _checkpoint(checkpoints / "last.ckpt")["global_step"] == 4
 
 
+@pytest.mark.parametrize("named", [False, True])
 def test_checkpoints_within_a_long_epoch(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     """Every so many rollouts, the newest alone is kept, and stored once; a run that breaks off goes on from there."""
     monkeypatch.setattr(cli, "RunCheckpoint", partial(RunCheckpoint, every_n_rollouts=3))
     whole = grpo(tiny, tmp_path / "whole", trainer__max_steps=-1, data__source=totals("train", 32))
     fit(capsys, whole)
     broken = grpo(tiny, tmp_path / "broken", trainer__max_steps=-1, data__source=totals("train", 32))
-    broken["trainer"]["callbacks"] = [{"class_path": f"{CALLBACKS}.BreakOff", "init_args": {"step": 7}}]
+    broken["trainer"]["callbacks"] = [{"class_path": f"{CALLBACKS}.BreakOff", "init_args": {"step": 4}}]
     with pytest.raises(RuntimeError, match="broke off"):
         fit(capsys, broken)
     checkpoints = tmp_path / "broken" / "checkpoints"
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step6.ckpt"]
-    assert (checkpoints / "last.ckpt").readlink() == Path("step6.ckpt")
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step3.ckpt"]
+    assert (checkpoints / "last.ckpt").readlink() == Path("step3.ckpt")
     del broken["trainer"]["callbacks"]
-    fit(capsys, broken, "--ckpt_path=last")
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step8.ckpt"]
+    fit(capsys, broken, "--ckpt_path", str(checkpoints / "step3.ckpt") if named else "last")
+    # What a command names is not removed by it.
+    left = ["step3.ckpt"] if named else []
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", *left, "step8.ckpt"]
+    assert (checkpoints / "last.ckpt").readlink() == Path("step8.ckpt")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
     assert _equal(_weights(tmp_path / "broken"), _weights(tmp_path / "whole"))
+
+
+def test_a_checkpoint_waits_for_the_validation_of_its_step(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that breaks off while it validates asks all of it again."""
+    monkeypatch.setattr(cli, "RunCheckpoint", partial(RunCheckpoint, every_n_rollouts=1))
+    config = grpo(tiny, tmp_path / "run", trainer__limit_val_batches=1.0, trainer__val_check_interval=2)
+    config["trainer"]["max_steps"] = 4
+    fault = {"class_path": f"{CALLBACKS}.BreakOff", "init_args": {"step": 2, "validating": True}}
+    config["trainer"]["callbacks"] = [fault]
+    with pytest.raises(RuntimeError, match="broke off"):
+        fit(capsys, config)
+    assert (tmp_path / "run" / "checkpoints" / "last.ckpt").readlink() == Path("step1.ckpt")
 
 
 @pytest.mark.parametrize("stopped", ["after a rollout", "after a validation", "after every validation"])
