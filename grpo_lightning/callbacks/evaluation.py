@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation
+from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation, trainer_state
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally, judge, wilson_interval
@@ -92,7 +91,7 @@ class EvaluationCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         greedy, samples = self._generate(trainer, pl_module, batch)
-        self._tallies[dataloader_idx].add(batch.prompts, greedy, samples, trainer_state=_trainer_state(trainer))
+        self._tallies[dataloader_idx].add(batch.prompts, greedy, samples, trainer_state=trainer_state(trainer))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._finish(trainer, pl_module, "val")
@@ -161,7 +160,7 @@ class EvaluationCallback(L.Callback):
         terms: dict[str, list[list[float]]] = {}
         verdicts: list[list[bool | None]] | None = None
         if asked and all("answer" in prompt.columns for prompt in prompts):
-            state = _trainer_state(trainer)
+            state = trainer_state(trainer)
             verdicts = judge(trainer.datamodule.eval_sources[dataloader_idx], prompts, groups, trainer_state=state)
             if self._rollout.rewards:
                 terms = RewardScorer(self._rollout.rewards).score(prompts, groups, trainer_state=state).terms
@@ -228,11 +227,6 @@ class EvaluationCallback(L.Callback):
 def _checks_some_batches(trainer: L.Trainer) -> bool:
     """A sanity check on the first few batches: it shows that evaluation works, not how good the policy is."""
     return trainer.sanity_checking and trainer.num_sanity_val_batches != trainer.num_val_batches
-
-
-def _trainer_state(trainer: L.Trainer) -> SimpleNamespace:
-    """What reward functions get as ``trainer_state``, as in training."""
-    return SimpleNamespace(global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch)
 
 
 def _intervals(summary: dict[str, float]) -> dict[str, tuple[float, float]]:

@@ -276,9 +276,7 @@ class RolloutCallback(L.Callback):
             score_reference=partial(score, policy=pl_module.reference) if pl_module.reference is not None else None,
             drop_zero_advantage=pl_module.objective.zero_advantage_means_zero_gradient,
             device=pl_module.device,
-            trainer_state=SimpleNamespace(
-                global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch
-            ),
+            trainer_state=trainer_state(trainer),
         )
         self.rest_engine()
         self.rollouts += 1
@@ -304,3 +302,8 @@ class RolloutCallback(L.Callback):
             self.engine.close()
             self._started = False
             self._synced_version = None
+
+
+def trainer_state(trainer: L.Trainer) -> SimpleNamespace:
+    """What reward functions get as ``trainer_state``: how far the run is."""
+    return SimpleNamespace(global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch)
