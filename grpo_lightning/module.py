@@ -10,6 +10,7 @@ from torch import Tensor
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.functional.masking import masked_sum
+from grpo_lightning.models.loading import load_config
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.objectives import ClippedObjective, Objective
 from grpo_lightning.policy_module import PolicyModule, frozen
@@ -48,10 +49,21 @@ class GRPOModule(PolicyModule):
         super().__init__(policy, **kwargs)
         self.objective = objective or ClippedObjective()
         self.reference_path = reference or policy
+        if reference is not None and self.objective.needs_reference:
+            self._check_vocabulary(reference)
         if max_logp_difference <= 0:
             raise UserError(f"--model.max_logp_difference {max_logp_difference}: a bound in nats must be positive")
         self.max_logp_difference = max_logp_difference
         self.reference: Policy | None = None
+
+    def _check_vocabulary(self, reference: str) -> None:
+        config = load_config(reference, flag="--model.reference", trust_remote_code=self.trust_remote_code)
+        theirs, ours = config.get_text_config().vocab_size, self.model_config.get_text_config().vocab_size
+        if theirs != ours:
+            raise UserError(
+                f"--model.reference {reference} has {theirs} tokens and --model.policy {self.policy_path} has {ours}: "
+                "the reference must read the policy's own token ids"
+            )
 
     def configure_model(self) -> None:
         super().configure_model()

@@ -258,6 +258,11 @@ class RolloutCallback(L.Callback):
                 self.group_size, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p,
                 sampling.max_completion_length,
             )  # fmt: skip
+            if sampling.truncated:
+                log.warning(
+                    "--rollout.top_p, top_k or min_p cut the sampled distribution, but ratios are those of the whole: "
+                    "the gradient is biased"
+                )
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int

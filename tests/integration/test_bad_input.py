@@ -334,3 +334,12 @@ def test_what_a_run_reads_is_not_moved_aside(refusal: Any, tiny: Path, folder: P
         assert mistake.startswith(f"{flag} {text}: lies in --trainer.default_root_dir {folder}")
     mistake = refusal(data__source=jsonl(folder / "predictions.jsonl"))
     assert mistake.startswith(f"--data.source.path {folder / 'predictions.jsonl'}: lies in")
+
+
+def test_a_reference_of_another_vocabulary(tiny: Path, tmp_path: Path, refusal: Any) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"vocab_size": 30}))
+    mistake = refusal(f"--model.reference={other}", "--model.objective.beta=0.1")
+    assert mistake.startswith(f"--model.reference {other} has 30 tokens and --model.policy")
