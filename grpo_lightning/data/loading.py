@@ -16,6 +16,7 @@ from grpo_lightning.types import Message, Prompt
 
 log = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row and where it stands in its source."""
