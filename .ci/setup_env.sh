@@ -21,8 +21,8 @@ fail() {
     echo "setup: $*" >&2
     exit 1
 }
-# pip's progress for someone who watches; in a log, its errors alone.
-if [ -t 1 ]; then quiet=; else quiet=-qq; fi
+# In a log, only pip's errors; its progress would be seven hundred lines.
+if [ -t 1 ]; then quiet=-q; else quiet=-qq; fi
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 make_venv() {

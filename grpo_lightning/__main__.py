@@ -8,6 +8,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from tqdm import tqdm
+
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
@@ -36,16 +38,23 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+class _AboveTheBars(logging.Handler):
+    """Prints a message above the progress bars that stand on the terminal, not into them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
 def _speak_plainly(level: int) -> None:
     """Our own messages as bare lines on stderr; none of the libraries' remarks on what is deliberate here."""
     log = logging.getLogger("grpo_lightning")
     for handler in list(log.handlers):  # of an earlier call in this process, on a stderr that may be closed
         log.removeHandler(handler)
-    log.addHandler(logging.StreamHandler())
+    log.addHandler(_AboveTheBars())
     log.setLevel(level)
     log.propagate = False
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
-        lambda record: "litlogger" not in str(record.msg)
+        lambda record: not any(word in str(record.msg) for word in ("litlogger", "TPU available"))
     )
     for message in (
         ".*does not have many workers.*",  # prompts are token lists in memory

@@ -44,6 +44,10 @@ T = TypeVar("T", bound=L.Callback)
 class ProgressBar(TQDMProgressBar):
     """Lightning's bar without the logger's version number."""
 
+    @property
+    def sanity_check_description(self) -> str:
+        return "Evaluation before training"
+
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
 
@@ -65,6 +69,7 @@ class GRPOCommandLine(LightningCLI):
                 "default_root_dir": "runs/latest",
                 "use_distributed_sampler": False,
                 "log_every_n_steps": 1,
+                "enable_model_summary": False,  # one row
                 "num_sanity_val_steps": 0,  # of a few batches, it would say nothing of the policy
             },
             args=args,

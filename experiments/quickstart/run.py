@@ -11,6 +11,7 @@ import argparse
 import csv
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -73,7 +74,7 @@ def make_base(folder: Path, seed: int) -> Path:
     if stamp.exists() and stamp.read_text() == recipe and (base / "hf").is_dir():
         console.print(f"Base model: {base / 'hf'} (made earlier)")
         return base / "hf"
-    console.rule("Base model: supervised training on 32,000 short texts")
+    console.rule("Base model: supervised training on 38,400 short texts")
     from grpo_lightning.data.tiny_model import build_tiny_model
 
     build_tiny_model(str(folder / "tiny"), seed=seed)
@@ -84,6 +85,8 @@ def make_base(folder: Path, seed: int) -> Path:
         *("--model.policy", str(folder / "tiny"), "--trainer.default_root_dir", str(base)),
         *("--data.source.seed", str(seed)),
     )
+    if not (base / "hf").is_dir():
+        sys.exit("The base model was not finished; run this again.")
     stamp.write_text(recipe)
     return base / "hf"
 
@@ -126,7 +129,7 @@ def show(results: dict[str, Any], run: Path) -> None:
             f"{100 * s[key]:.1f}% [{100 * s[interval][0]:.1f}, {100 * s[interval][1]:.1f}]" for s in (before, after)
         ]
         table.add_row(name, *cells)
-    table.add_row("mean length (tokens)", *(f"{s['mean_length']:.1f}" for s in (before, after)))
+    table.add_row("mean sampled length (tokens)", *(f"{s['mean_length']:.1f}" for s in (before, after)))
     table.add_row("step-by-step answers", *(f"{100 * s['step_by_step']:.0f}%" for s in (before, after)))
     console.print(table)
     for old, new in zip(before["examples"], after["examples"], strict=True):
@@ -134,11 +137,14 @@ def show(results: dict[str, Any], run: Path) -> None:
         for stage, answer in (("before", old), ("after ", new)):
             console.print(f"  {stage} {'right' if answer['correct'] else 'wrong'}  ", end="")
             console.print(answer["completion"], markup=False)
+    # As the caller would type them, and not through the virtual environment's link to another interpreter.
+    run, python = (Path(os.path.relpath(path)) for path in (run, sys.executable))
     console.print(f"\n{results['seconds']:.0f} s in all.")
     console.print(f"Trained model: {run / 'hf'}\nCurves:        {run / 'curves.png'}, {run / 'metrics.csv'}")
-    console.print(f"               tensorboard --logdir {run / 'tensorboard'}\nThis table:    {run / 'results.json'}")
+    console.print(f"               {python.parent / 'tensorboard'} --logdir {run / 'tensorboard'}", soft_wrap=True)
+    console.print(f"This table:    {run / 'results.json'}")
     console.print(
-        f"Ask it:        python -m grpo_lightning predict --config {run / 'config.yaml'} --model.policy {run / 'hf'} "
+        f"Ask it:        {python} -m grpo_lightning predict --config {run / 'config.yaml'} --model.policy {run / 'hf'} "
         f"--prompt '{before['examples'][0]['prompt']}'",
         soft_wrap=True,
     )

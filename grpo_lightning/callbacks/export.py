@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import lightning as L
 
 from grpo_lightning.models.export import export_policy
 from grpo_lightning.policy_module import PolicyModule
+
+log = logging.getLogger(__name__)
 
 
 class ExportCallback(L.Callback):
@@ -33,6 +36,7 @@ class ExportCallback(L.Callback):
             eos_token_ids=pl_module.eos_token_ids,
             card=_card(trainer, pl_module),
         )
+        log.info("trained policy: %s; figures: %s", root / self.folder, root / "metrics.csv")
 
 
 def _card(trainer: L.Trainer, pl_module: PolicyModule) -> str:

@@ -185,7 +185,7 @@ class PromptDataModule(L.LightningDataModule):
         steps, left = divmod(count, self.prompts_per_step)
         if not self._reports:
             return
-        log.info("%s: %d prompts, %d rollouts an epoch", self.source.name, count, steps)
+        log.info("%s: %d prompts, %d batches an epoch", self.source.name, count, steps)
         if left:
             which = "others each time" if self.shuffle else "always the last ones, since --data.shuffle is false"
             log.warning(
