@@ -8,8 +8,7 @@ from typing import Any
 
 from grpo_lightning.data.columns import OTHER_FILES, check_limit, require_columns
 from grpo_lightning.data.final_answers import formula_answer
-from grpo_lightning.data.hub import read_hub_rows
-from grpo_lightning.data.jsonl import read_json_lines
+from grpo_lightning.data.hub import read_file_or_hub
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.accuracy import math_accuracy
@@ -56,11 +55,7 @@ class CompetitionMath(PromptSource):
         self.name = name
 
     def rows(self) -> list[dict[str, Any]]:
-        if self.path is not None:
-            where, table = f"--data.source.path {self.path}", read_json_lines(self.path)
-        else:
-            where = f"--data.source.dataset {self.dataset}"
-            table = read_hub_rows(self.dataset, config=self.config, split=self.split)
+        where, table = read_file_or_hub(self.path, dataset=self.dataset, config=self.config, split=self.split)
         require_columns(table, ["problem", "solution"], where=where, remedy=OTHER_FILES)
         rows = [_row(row) for row in table]
         if self.levels is not None:

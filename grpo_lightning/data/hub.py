@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_lightning.data.columns import ColumnSource
+from grpo_lightning.data.jsonl import read_json_lines
 from grpo_lightning.errors import UserError
 from grpo_lightning.types import RewardFunction
 
@@ -79,3 +80,22 @@ def read_hub_rows(dataset: str, *, config: str | None, split: str) -> list[dict[
             "three names and the network, or give a file by --data.source.path"
         ) from error
     return [dict(row) for row in loaded]
+
+
+def read_file_or_hub(
+    path: str | None, *, dataset: str, config: str | None, split: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """A published data set from a JSON Lines file, or without one from the hub.
+
+    Args:
+        path: JSON Lines file; None takes the hub's data set.
+        dataset: hub id.
+        config: configuration of the hub's data set, where it has several.
+        split: split of the hub's data set.
+
+    Returns:
+        The flag that names the table, for messages, and its rows.
+    """
+    if path is not None:
+        return f"--data.source.path {path}", read_json_lines(path)
+    return f"--data.source.dataset {dataset}", read_hub_rows(dataset, config=config, split=split)
