@@ -84,12 +84,10 @@ class GRPOModule(PolicyModule):
                     token_loss = self.objective.token_loss(scores.logprobs, micro_batch)
                     loss = masked_sum(token_loss.values, micro_batch.loss_weights)
                     self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
-                    # Rows at weight 0 only keep this rank in step with the others.
-                    counted = (micro_batch.loss_weights != 0).float()
                     difference = sampler_difference(scores.logprobs, micro_batch)
                     means = {"entropy": scores.entropy, sampler_gap.MEAN: difference, **token_loss.metrics}
-                    figures.add(means, counted, shares=token_loss.shares)
-                    figures.add_max(sampler_gap.MAX, difference, counted)
+                    figures.add(means, micro_batch.counted, shares=token_loss.shares)
+                    figures.add_max(sampler_gap.MAX, difference, micro_batch.counted)
                     figures.add_total("loss", loss / self.trainer.world_size)
                 result = figures.result(all_tokens=window.tokens) | rollout_figures
                 self._stop_on_mismatch(result, truncated=rollout.truncated)

@@ -49,7 +49,7 @@ class SFTModule(PolicyModule):
             scores = self.policy(micro_batch)
             loss = masked_sum(-scores.logprobs, micro_batch.loss_weights)
             self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
-            figures.add({"entropy": scores.entropy}, micro_batch.completion_mask)
+            figures.add({"entropy": scores.entropy}, micro_batch.counted)
             figures.add_total("loss", loss / self.trainer.world_size)
         result = figures.result() | self.take_step(signal=True)
         self.log_figures(result | {"time/update": time.perf_counter() - start}, bar=("loss",))

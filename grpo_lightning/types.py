@@ -88,6 +88,12 @@ class SequenceBatch:
         return (positions < self.sequence_lengths[:, None]).long()
 
     @property
+    def counted(self) -> Tensor:
+        """1 on a token that counts in the loss; 0 also in rows that only keep a rank in step, float, ``[B, T]``."""
+        assert self.loss_weights is not None
+        return (self.loss_weights != 0).float()
+
+    @property
     def completion_positions(self) -> Tensor:
         """Where each completion token stands in its sequence, clamped to the last column on padding, ``[B, T]``."""
         offsets = torch.arange(self.completion_mask.shape[1], device=self.input_ids.device)

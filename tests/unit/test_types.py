@@ -87,3 +87,9 @@ def test_a_prompt_batch_numbers_its_prompts_by_default() -> None:
     assert batch.positions == [4, 6]
     assert len(batch) == 2
     assert batch.rollout is None
+
+
+def test_a_row_at_weight_zero_is_trained_but_not_counted() -> None:
+    batch = _batch()
+    batch.loss_weights = torch.tensor([[0.5, 0.25, 0.25], [0, 0, 0], [0.1, 0.2, 0]])
+    assert batch.counted.tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 0]]
