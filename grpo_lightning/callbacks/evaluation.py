@@ -199,29 +199,26 @@ class EvaluationCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch
     ) -> tuple[list[list[Completion]], list[list[Completion]]]:
         """Greedy answers ``[P][1 or 0]`` and samples ``[P][n]``, decoded."""
+        assert self.max_completion_length is not None
+        greedy = Sampling(max_completion_length=self.max_completion_length, temperature=0.0)
+        varied = Sampling(
+            max_completion_length=self.max_completion_length,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+        )
         engine = self._rollout.ready_engine(trainer, pl_module)
         prompts, seeds = [p.token_ids for p in batch.prompts], self._rollout.seeds("evaluation", 0, batch)
-        assert self.max_completion_length is not None
-        groups: list[list[list[Completion]]] = []
-        for number, sampling in (
-            (int(self.greedy), Sampling(max_completion_length=self.max_completion_length, temperature=0.0)),
-            (
-                self.samples,
-                Sampling(
-                    max_completion_length=self.max_completion_length,
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    top_k=self.top_k,
-                    min_p=self.min_p,
-                ),
-            ),
-        ):
-            drawn = (
-                engine.generate(prompts, sampling, group_size=number, seeds=seeds) if number else [[] for _ in prompts]
-            )
+
+        def draw(sampling: Sampling, number: int) -> list[list[Completion]]:
+            if not number:
+                return [[] for _ in prompts]
+            drawn = engine.generate(prompts, sampling, group_size=number, seeds=seeds)
             decode(pl_module.tokenizer, drawn)
-            groups.append(drawn)
-        return groups[0], groups[1]
+            return drawn
+
+        return draw(greedy, int(self.greedy)), draw(varied, self.samples)
 
 
 def _checks_some_batches(trainer: L.Trainer) -> bool:
