@@ -11,7 +11,6 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from grpo_lightning.errors import RunStopped, UserError
@@ -176,7 +175,7 @@ class PolicyModule(L.LightningModule):
             loop.setup_data()
         except UserError:
             raise
-        except (MisconfigurationException, ValueError) as error:
+        except ValueError as error:  # Lightning's MisconfigurationException is put into one line by the command line
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
         # To be set up again: only then does the loader get its position from a checkpoint, which is restored later.
         loop._combined_loader = None
