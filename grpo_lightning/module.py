@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.functional.masking import masked_sum
+from grpo_lightning.models.adapters import reference_adapter
 from grpo_lightning.models.loading import load_config
-from grpo_lightning.models.policy import Policy
+from grpo_lightning.models.sharding import reshard
 from grpo_lightning.objectives import ClippedObjective, Objective
 from grpo_lightning.policy_module import PolicyModule, frozen
 from grpo_lightning.rollout import sampler_gap
 from grpo_lightning.rollout.sampler_gap import sampler_difference
+from grpo_lightning.strategies import distributed
 from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import PromptBatch, SequenceBatch
 
@@ -54,7 +57,12 @@ class GRPOModule(PolicyModule):
         if max_logp_difference <= 0:
             raise UserError(f"--model.max_logp_difference {max_logp_difference}: a bound in nats must be positive")
         self.max_logp_difference = max_logp_difference
-        self.reference: Policy | None = None
+        self.reference: nn.Module | None = None
+        """Frozen; None without a KL term, and where it is the policy itself without its adapter."""
+
+    @property
+    def needs_reference(self) -> bool:  # type: ignore[override]
+        return self.objective.needs_reference
 
     def _check_vocabulary(self, reference: str) -> None:
         config = load_config(reference, flag="--model.reference", trust_remote_code=self.trust_remote_code)
@@ -67,9 +75,10 @@ class GRPOModule(PolicyModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        if self.reference is None and self.objective.needs_reference:
+        is_adapter_less_policy = self.adapter is not None and self.reference_path == self.policy_path
+        if self.needs_reference and self.reference is None and not is_adapter_less_policy:
             policy = self.build_policy(self.reference_path, flag="--model.reference", trained=False)
-            self.reference = frozen(policy)  # type: ignore[assignment]
+            self.reference = distributed(frozen(policy), self.trainer.strategy)
 
     def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
         """Learn from one rollout: passes (mu) x windows (one optimizer step each) x micro-batches."""
@@ -96,10 +105,25 @@ class GRPOModule(PolicyModule):
                 self.log_figures(result, bar=("reward", "completions/mean_length"))
                 start, rollout_figures = time.perf_counter(), {}
 
-    def score(self, batch: SequenceBatch, *, policy: Policy, temperature: float) -> Tensor:
-        """Log-probabilities without gradient, by the code and in the dtype of ``training_step``, ``[B, T]``."""
-        with torch.no_grad(), self.trainer.precision_plugin.forward_context():
-            return policy(batch, temperature=temperature).logprobs
+    def score(self, batch: SequenceBatch, *, temperature: float, reference: bool = False) -> Tensor:
+        """Log-probabilities without gradient, by the code and in the dtype of ``training_step``, ``[B, T]``.
+
+        Args:
+            batch: of completions.
+            temperature: the one they were sampled at.
+            reference: of the reference policy instead of the current one.
+        """
+        assert self.policy is not None
+        scored = self.reference if reference and self.reference is not None else self.policy
+        switched = reference and self.reference is None
+        with (
+            torch.no_grad(),
+            self.trainer.precision_plugin.forward_context(),
+            reference_adapter(self.policy.model) if switched else nullcontext(),
+        ):
+            logprobs = scored(batch, temperature=temperature).logprobs
+        reshard(scored)
+        return logprobs
 
     def _stop_on_mismatch(self, figures: dict[str, float], *, truncated: bool) -> None:
         gap = figures.get(sampler_gap.MEAN, 0.0)

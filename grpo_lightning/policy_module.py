@@ -14,6 +14,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.models.adapters import LoRA
 from grpo_lightning.models.clipping import clip_grad_norm
 from grpo_lightning.models.loading import (
     DType,
@@ -25,6 +26,7 @@ from grpo_lightning.models.loading import (
 )
 from grpo_lightning.models.optimizers import DEFAULT_LR, SCHEDULES, chosen_lr, make_scheduler
 from grpo_lightning.models.policy import Policy
+from grpo_lightning.strategies import distributed
 from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class PolicyModule(L.LightningModule):
 
     Args:
         policy: Hugging Face id or folder of the causal language model to train.
+        adapter: train a low-rank adapter instead of the whole model (``grpo_lightning.models.LoRA``).
         lr: learning rate, whatever the optimizer; null takes the one set in ``optimizer``, or 1e-6 if none is.
         optimizer: by ``class_path`` (default ``torch.optim.AdamW``, weight decay 0).
         lr_scheduler_type: a schedule of ``transformers.get_scheduler``: constant, linear, cosine, ...
@@ -52,11 +55,13 @@ class PolicyModule(L.LightningModule):
     """
 
     learns_from_rollouts = False
+    needs_reference = False
 
     def __init__(
         self,
         policy: str,
         *,
+        adapter: LoRA | None = None,
         lr: float | None = None,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler_type: str = "constant",
@@ -80,7 +85,9 @@ class PolicyModule(L.LightningModule):
                 f"--model.lr_scheduler_type {lr_scheduler_type}: choose from {', '.join(sorted(SCHEDULES))}"
             )
         self.automatic_optimization = False
+        self.strict_loading = False  # checkpoints hold what training changes; ``check_checkpoint`` sees to the rest
         self.policy_path = policy
+        self.adapter = adapter
         self.lr, self.make_optimizer = lr, optimizer
         self.lr_scheduler_type, self.warmup_ratio = lr_scheduler_type, warmup_ratio
         self.lr_scheduler_kwargs = lr_scheduler_kwargs
@@ -93,7 +100,8 @@ class PolicyModule(L.LightningModule):
         self.model_config = load_config(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
         self.tokenizer = load_tokenizer(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
         self.eos_token_ids = eos_token_ids(policy, self.tokenizer)
-        self.policy: Policy | None = None
+        self.policy: nn.Module | None = None
+        """A ``Policy``, or its FSDP wrapper."""
         self.steps_per_batch = 1
         """Optimizer steps that one batch of the loader takes; set by whoever attaches windows to batches."""
         self.weights_version = 0
@@ -106,8 +114,13 @@ class PolicyModule(L.LightningModule):
     def configure_model(self) -> None:
         if self.trainer.precision == "bf16-true":
             warn_of_bfloat16_weights("--trainer.precision bf16-true")
+        elif self.dtype_name == "bfloat16" and self.adapter is None:
+            warn_of_bfloat16_weights("--model.dtype bfloat16")
         if self.policy is None:
-            self.policy = self.build_policy(self.policy_path).train()
+            policy = self.build_policy(self.policy_path).train()
+            if self.adapter is not None:
+                self.adapter.attach(policy.model, with_reference=self.needs_reference)
+            self.policy = distributed(policy, self.trainer.strategy)
 
     def build_policy(self, path: str, *, flag: str = "--model.policy", trained: bool = True) -> Policy:
         """A policy with this module's settings from another folder or id."""
@@ -206,8 +219,7 @@ class PolicyModule(L.LightningModule):
         assert self.policy is not None
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         rate = optimizer.param_groups[0]["lr"]
-        parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        norm = clip_grad_norm(parameters, self.max_grad_norm) if signal else 0.0
+        norm = clip_grad_norm(self.policy, self.max_grad_norm) if signal else 0.0
         finite = bool(torch.isfinite(torch.tensor(norm)))
         if not signal or not finite:
             optimizer.zero_grad(set_to_none=True)
@@ -238,25 +250,39 @@ class PolicyModule(L.LightningModule):
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """The reference is not in checkpoints (it never moves); everything else must be there."""
-        own = self.state_dict()
-        shapes = [name for name, tensor in state_dict.items() if name in own and tensor.shape != own[name].shape]
-        missing = [name for name in own if name not in state_dict and not name.startswith("reference.")]
-        unexpected = [name for name in state_dict if name not in own]
-        if shapes or (strict and (missing or unexpected)):
-            faults = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
+    def trained_state_dict(self) -> dict[str, Tensor]:
+        """What training changes, and so what checkpoints hold: no reference, and of an adapted policy the adapter."""
+        frozen = {name for name, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad}
+        return {k: v for k, v in self.state_dict().items() if k not in frozen and not k.startswith("reference.")}
+
+    def check_checkpoint(self, shapes: dict[str, torch.Size]) -> None:
+        """Refuse a checkpoint of another model.
+
+        Args:
+            shapes: of its tensors, by name.
+        """
+        own = {name: tensor.shape for name, tensor in self.trained_state_dict().items()}
+        faults = {
+            "missing": [name for name in own if name not in shapes],
+            "unexpected": [name for name in shapes if name not in own],
+            "of another shape": [name for name, shape in shapes.items() if name in own and shape != own[name]],
+        }
+        if any(faults.values()):
             raise UserError(
                 f"--ckpt_path: the checkpoint is of another model than --model.policy {self.policy_path} "
+                f"{'with' if self.adapter else 'without'} --model.adapter "
                 f"({'; '.join(f'{kind}: {names[0]}, ...' for kind, names in faults.items() if names)})"
             )
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        self.check_checkpoint({name: tensor.shape for name, tensor in state_dict.items()})
         result = super().load_state_dict(state_dict, strict=False, assign=assign)
         self.weights_version += 1
         return result
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        state = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {k: v for k, v in state.items() if not k.startswith("reference.")}
+        kept = self.trained_state_dict()
+        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
 
 
 def frozen(module: nn.Module) -> nn.Module:

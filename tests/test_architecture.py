@@ -26,6 +26,7 @@ FLOORS = {
     "engines": 2,
     "rollout": 3,
     "models": 3,
+    "strategies": 4,
     "policy_module": 4,
     "module": 4,
     "sft": 4,

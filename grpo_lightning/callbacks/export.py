@@ -1,4 +1,4 @@
-"""The trained policy as a Hugging Face folder at the end of a run."""
+"""The trained policy as Hugging Face folders at the end of a run."""
 
 from __future__ import annotations
 
@@ -7,34 +7,44 @@ import logging
 from pathlib import Path
 
 import lightning as L
+import torch
 
-from grpo_lightning.models.export import export_policy
+from grpo_lightning.models.export import export_adapter, export_policy
+from grpo_lightning.models.loading import DType
 from grpo_lightning.policy_module import PolicyModule
 
 log = logging.getLogger(__name__)
+ADAPTER_FOLDER = "adapter"
 
 
 class ExportCallback(L.Callback):
     """Writes weights, tokenizer, chat template, generation config and a model card when training ends.
 
+    Of a policy with an adapter: the whole model with the adapter merged, and in ``adapter/`` the adapter alone.
+
     Args:
         folder: inside the run folder; null exports nothing.
+        dtype: of the written weights; null keeps that in which they were trained.
     """
 
-    def __init__(self, *, folder: str | None = "hf") -> None:
+    def __init__(self, *, folder: str | None = "hf", dtype: DType | None = None) -> None:
         self.folder = folder
+        self.dtype = dtype
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        if self.folder is None or not trainer.is_global_zero:
+        if self.folder is None:
             return
         assert pl_module.policy is not None
         root = Path(trainer.default_root_dir)
+        if pl_module.adapter is not None:
+            export_adapter(pl_module.policy, root / ADAPTER_FOLDER)
         export_policy(
-            pl_module.policy.model,
+            pl_module.policy,
             pl_module.tokenizer,
             root / self.folder,
             eos_token_ids=pl_module.eos_token_ids,
-            card=_card(trainer, pl_module),
+            dtype=getattr(torch, self.dtype) if self.dtype else None,
+            card=_card(trainer, pl_module) if trainer.is_global_zero else "",
         )
         log.info("trained policy: %s; figures: %s", root / self.folder, root / "metrics.csv")
 

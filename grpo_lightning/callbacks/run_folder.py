@@ -27,6 +27,7 @@ RUN_FILES = (
     "predictions.jsonl",
     "checkpoints",
     "hf",
+    "adapter",
     "samples",
     "tensorboard",
 )

@@ -1,1 +1,5 @@
-"""Policies: loading, scoring, clipping, weights for the sampler, export."""
+"""Policies: loading, adapters, sharding, scoring, clipping, weights for the sampler, export."""
+
+from grpo_lightning.models.adapters import LoRA
+
+__all__ = ["LoRA"]

@@ -1,56 +1,96 @@
-"""The trained policy as a Hugging Face folder that transformers and vLLM load."""
+"""The trained policy as Hugging Face folders: the whole model for transformers and vLLM, and its adapter for peft."""
 
 from __future__ import annotations
 
+import copy
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_lightning.engines.skeleton import tied_aliases
+from grpo_lightning import ranks
+from grpo_lightning.models.adapters import TRAINED, whole
+from grpo_lightning.models.weights import model_state, named_weights
 
 
 def export_policy(
-    model: PreTrainedModel,
+    policy: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     *,
     eos_token_ids: tuple[int, ...],
-    state_dict: dict[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
     card: str = "",
 ) -> None:
-    """Write weights, tokenizer, chat template, generation config and model card.
+    """Write weights (adapters merged), tokenizer, chat template, generation config and model card.
 
-    Everything is written to ``<folder>.partial`` and moved to ``folder`` when complete; the older folder stands as
-    ``<folder>.previous`` until then. However an export is interrupted, one complete folder is left.
+    A collective of all ranks; rank 0 writes. However an export is interrupted, one complete folder is left.
 
     Args:
-        model: the policy.
+        policy: a ``Policy``, plain or sharded.
         tokenizer: its tokenizer.
         folder: to be (re)written.
         eos_token_ids: put into the generation config.
-        state_dict: full tensors under the model's own names, where the model's own are shards; a second name of a tied
-            tensor is left out.
+        dtype: of the written weights; None keeps that in which they are trained.
         card: text of README.md.
     """
-    draft, previous = folder.with_name(folder.name + ".partial"), folder.with_name(folder.name + ".previous")
-    shutil.rmtree(draft, ignore_errors=True)
-    if state_dict is not None:
-        aliases = tied_aliases(model)
-        state_dict = {name: tensor for name, tensor in state_dict.items() if name not in aliases}
-    own = model.generation_config
+    state: dict[str, Tensor] = {}
+    dtype = dtype or next(iter(policy.model.parameters())).dtype
+    for name, tensor in named_weights(policy):
+        if ranks.rank() == 0:
+            state[name] = tensor.detach().cpu().to(dtype if tensor.is_floating_point() else tensor.dtype)
+    if ranks.rank() != 0:
+        return
+    model = _unfilled(policy.model, dtype)
     # Only what a user of the model needs to stop in the right place: how to sample is the user's choice. (And some
     # published models come with a generation config that transformers refuses to save.)
     model.generation_config = GenerationConfig(
         eos_token_id=list(eos_token_ids), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id
     )
-    try:
-        model.save_pretrained(draft, state_dict=state_dict)
-    finally:
-        model.generation_config = own
-    tokenizer.save_pretrained(draft)
-    (draft / "README.md").write_text(card, encoding="utf-8")
+    with _replaced(folder) as draft:
+        model.save_pretrained(draft, state_dict=state)
+        tokenizer.save_pretrained(draft)
+        (draft / "README.md").write_text(card, encoding="utf-8")
+
+
+def export_adapter(policy: nn.Module, folder: Path) -> None:
+    """Write the trained adapter as peft reads it; a collective of all ranks, of which rank 0 writes.
+
+    Args:
+        policy: with an adapter.
+        folder: to be (re)written.
+    """
+    names = [name for name in model_state(policy) if f".{TRAINED}." in name]
+    full = {name: whole(tensor.detach()).cpu() for name, tensor in model_state(policy).items() if name in set(names)}
+    if ranks.rank() == 0:
+        with _replaced(folder) as draft:
+            policy.model.save_pretrained(draft, state_dict=full)
+
+
+def _unfilled(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The plain model without weights; ``model`` itself may be in shards and have adapters."""
+    from accelerate import init_empty_weights
+
+    with init_empty_weights():
+        plain = type(model)(copy.deepcopy(model.config)).to(dtype)
+    plain.tie_weights()  # making each parameter empty replaced it, and with that broke the tie
+    return plain
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """A folder to write to, which then takes the place of ``folder``.
+
+    Everything is written to ``<folder>.partial`` and moved to ``folder`` when complete; the older folder stands as
+    ``<folder>.previous`` until then.
+    """
+    draft, previous = folder.with_name(folder.name + ".partial"), folder.with_name(folder.name + ".previous")
+    shutil.rmtree(draft, ignore_errors=True)
+    yield draft
     if folder.exists():
         # Two renames: deleting the older folder takes long enough to be interrupted half-way.
         shutil.rmtree(previous, ignore_errors=True)

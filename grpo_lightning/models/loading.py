@@ -81,8 +81,6 @@ def load_policy(
             f"--model.attn_implementation sdpa: it leaves out the cap that {flag} {name_or_path} puts on its attention "
             "logits; use eager or flash_attention_2"
         )
-    if dtype == "bfloat16":
-        warn_of_bfloat16_weights(flag)
     model, report = _load(
         AutoModelForCausalLM.from_pretrained,
         name_or_path,

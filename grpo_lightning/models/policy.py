@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from grpo_lightning.engines.skeleton import tied_aliases
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.logprobs import TokenScores, head_logprobs, logprobs_from_logits
 from grpo_lightning.types import SequenceBatch
@@ -24,6 +25,8 @@ class Policy(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+        self.tied = tied_aliases(model)
+        """Second names of tied tensors, each with its first; found here, since shards no longer show them."""
         text = model.config.get_text_config()
         self.softcap: float | None = getattr(text, "final_logit_softcapping", None)
         # Cohere multiplies its logits by logit_scale, Granite divides them by logits_scaling.

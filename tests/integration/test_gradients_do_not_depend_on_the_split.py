@@ -98,9 +98,9 @@ class Attach(L.Callback):
         windows = self.split(copy.deepcopy(self.batch), self.options)
         for micro_batch in (m for window in windows for m in window.micro_batches):
             if self.passes * self.options["updates"] > 1:
-                micro_batch.old_logprobs = pl_module.score(micro_batch, policy=pl_module.policy, temperature=0.9)
-            if pl_module.reference is not None:
-                micro_batch.ref_logprobs = pl_module.score(micro_batch, policy=pl_module.reference, temperature=0.9)
+                micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9)
+            if pl_module.needs_reference:
+                micro_batch.ref_logprobs = pl_module.score(micro_batch, temperature=0.9, reference=True)
         batch.rollout = Rollout(
             prompts=[],
             completions=[],

@@ -13,7 +13,14 @@ from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig, GPT2Config
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.models.loading import context_length, eos_token_ids, load_config, load_policy, load_tokenizer
+from grpo_lightning.models.loading import (
+    context_length,
+    eos_token_ids,
+    load_config,
+    load_policy,
+    load_tokenizer,
+    warn_of_bfloat16_weights,
+)
 from grpo_lightning.models.policy import Policy
 from tests.unit.models.tiny import sequences, tiny_model, tiny_tokenizer
 
@@ -73,13 +80,14 @@ def test_dropout_of_whole_layers_is_off_too(tmp_path: Path) -> None:
     assert (config.dropout, config.layerdrop) == (0.0, 0.0)
 
 
-def test_bfloat16_weights_come_with_a_warning_and_float32_without(
-    source: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_are_float32_unless_bfloat16_is_asked_for(source: Path) -> None:
+    assert next(_load(source).parameters()).dtype == torch.float32
+    assert next(_load(source, dtype="bfloat16").parameters()).dtype == torch.bfloat16
+
+
+def test_bfloat16_weights_come_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="grpo_lightning"):
-        assert next(_load(source).parameters()).dtype == torch.float32
-        assert not caplog.records
-        assert next(_load(source, dtype="bfloat16").parameters()).dtype == torch.bfloat16
+        warn_of_bfloat16_weights("--model.dtype bfloat16")
     assert "almost no weight" in caplog.text
     assert "--model.dtype float32" in caplog.text
 
