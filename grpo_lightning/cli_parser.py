@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
+import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
 KEY = re.compile(r'Parser key "([^"]+)":')
@@ -46,6 +49,14 @@ class OneLineParser(LightningArgumentParser):
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False
         self._file = ""
+        self._words: list[str] = []
+
+    def parse_args(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        self._words = list(sys.argv[1:] if args is None else args)
+        return super().parse_args(args, *more, **kwargs)
+
+    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
+        return super().parse_string(stand_in(content, self._words), *args, **kwargs)
 
     def parse_path(self, cfg_path: Any, *args: Any, **kwargs: Any) -> Any:
         self._file = str(cfg_path)
@@ -66,6 +77,40 @@ class OneLineParser(LightningArgumentParser):
             for parser in self._subcommands_action._name_parser_map.values():
                 options += parser._option_string_actions
         return list(dict.fromkeys(options))
+
+
+def stand_in(content: str, words: Sequence[str]) -> str:
+    """A configuration in which a class that is not installed here has made room for the one that an option names.
+
+    Each file is checked by itself before options are looked at, so that a package for GPUs alone could otherwise not
+    be replaced on a machine that lacks it. Arguments stay, as where one class that can be imported follows another.
+
+    Args:
+        content: of the file, YAML.
+        words: of the command line; ``--model.optimizer torch.optim.AdamW`` among them replaces that class.
+    """
+    chosen = dict(word[2:].split("=", 1) for word in words if re.match(r"--[\w.]+=", word))
+    chosen |= {option[2:]: value for option, value in pairwise(words) if option.startswith("--")}
+    try:
+        config = yaml.safe_load(content)
+    except yaml.YAMLError:
+        return content  # the parser has its own words for that
+    replaced = False
+    for option, value in chosen.items():
+        node: Any = config
+        for name in option.split("."):
+            inner = node.get("init_args") if isinstance(node, dict) and "class_path" in node else node
+            node = inner.get(name) if isinstance(inner, dict) else None
+        if isinstance(node, dict) and _is_missing(node.get("class_path")):
+            node["class_path"] = value
+            replaced = True
+    return yaml.safe_dump(config, allow_unicode=True, sort_keys=False) if replaced else content
+
+
+def _is_missing(class_path: Any) -> bool:
+    """True for a class of a package that is not installed."""
+    package = class_path.partition(".")[0] if isinstance(class_path, str) else ""
+    return package.isidentifier() and importlib.util.find_spec(package) is None
 
 
 def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
@@ -100,6 +145,9 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
         )
     values = VALUE.findall(message) or CLASS.findall(message)
     value = values[0].strip() if values else ""
+    unimportable = CLASS.search(value) if NO_IMPORT.search(message) else None
+    if unimportable:  # a class with its arguments, of which the name says enough
+        value = unimportable[1]
     if "Not a valid subclass" in message:
         beside = "'class_path'" in value
         return f"--{option}: {BESIDE}" if beside else f"--{option} {value}: expected the dotted path of a class"
@@ -109,7 +157,8 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
 def _reason(message: str, value: str) -> str:
     no_import = NO_IMPORT.search(message)
     if no_import:
-        return f"cannot be imported ({no_import.group(1).rstrip('.')}); write its dotted path, package.module.name"
+        reason = no_import.group(1).rstrip(".")
+        return f"cannot be imported ({reason}); install it, or write its dotted path, package.module.name"
     expected = ["the dotted path of a class"] if "Expected a dot import path" in message else []
     for name, choices in EXPECTED.findall(message):
         expected.append(TYPES.get(name, name) if name else f"one of {choices.replace(chr(39), '')}")

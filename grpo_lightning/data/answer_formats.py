@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-AnswerFormatName = Literal["think_answer", "reasoning_answer", "boxed", "hashes", "chinese", "none"]
+AnswerFormatName = Literal["think_answer", "reasoning_answer", "reasoning_choice", "boxed", "hashes", "chinese", "none"]
 
 _HASHES = re.compile(r"\s*####[^\n]*\s*\Z")
 
@@ -56,6 +56,14 @@ ANSWER_FORMATS: dict[str, AnswerFormat] = {
         instruction="Reply in exactly this layout:\n<reasoning>\n...\n</reasoning>\n<answer>\n...\n</answer>",
         answer="<answer>\n{answer}\n</answer>",
         worked="<reasoning>\n{work}\n</reasoning>\n<answer>\n{answer}\n</answer>",
+        in_system=True,
+    ),
+    "reasoning_choice": AnswerFormat(
+        instruction="Choose one of the answers A, B, C and D. Reply in exactly this layout, with the letter of your "
+        "choice in the box:\n<reasoning>\n...\n</reasoning>\n<answer>\n\\boxed{letter}\n</answer>",
+        answer="<answer>\n\\boxed{{answer}}\n</answer>",
+        worked="<reasoning>\n{work}\n</reasoning>\n<answer>\n\\boxed{{answer}}\n</answer>",
+        marker="<answer>",
         in_system=True,
     ),
     "boxed": AnswerFormat(

@@ -27,8 +27,9 @@ class PromptTemplate:
     Args:
         chat: render as chat; None does so if the tokenizer has a chat template.
         system: system text; the answer format's instruction may follow it.
-        answer_format: how the answer is to be laid out; its instruction is written into the prompt. ``think_answer``
-            and ``reasoning_answer`` put it into the system text, the others after the question, ``none`` writes none.
+        answer_format: how the answer is to be laid out; its instruction is written into the prompt. ``think_answer``,
+            ``reasoning_answer`` and ``reasoning_choice`` (one of A to D) put it into the system text, the others after
+            the question, ``none`` writes none.
         style: ``direct`` asks the question alone; ``examples`` shows questions with answers first, ``worked_examples``
             with solutions; ``step_by_step`` adds "Let's think step by step."
         examples: number of examples in the two example styles: the first rows of the training source, which are

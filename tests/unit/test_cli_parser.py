@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
+import yaml
 
-from grpo_lightning.cli_parser import OneLineParser, one_line
+from grpo_lightning.cli_parser import OneLineParser, one_line, stand_in
 
 
 class Shape:
@@ -137,6 +140,55 @@ def test_a_good_file_leaves_its_name_out_of_later_mistakes(tmp_path: Path, capsy
     file = tmp_path / "good.yaml"
     file.write_text("count: 2")
     assert _refusal(capsys, "--config", str(file), "--count", "x") == "error: --count x: expected a whole number"
+
+
+# --- a class whose package is missing -----------------------------------------------------------------------------
+
+MISSING = "optimizer: {class_path: no_such_package.Adam8bit, init_args: {betas: [0.9, 0.99], weight_decay: 0.1}}"
+
+
+def _optimizer_parser() -> OneLineParser:
+    parser = OneLineParser()
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--optimizer", type=Callable[[list], torch.optim.Optimizer] | None)
+    return parser
+
+
+@pytest.mark.parametrize("words", [("--optimizer", "torch.optim.AdamW"), ("--optimizer=torch.optim.AdamW",)])
+def test_an_option_replaces_a_class_that_is_not_installed_and_keeps_its_arguments(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "gpu.yaml"
+    file.write_text(MISSING)
+    optimizer = _optimizer_parser().parse_args(["--config", str(file), *words]).optimizer
+    assert optimizer.class_path == "torch.optim.AdamW"
+    assert tuple(optimizer.init_args.betas) == (0.9, 0.99)
+    assert optimizer.init_args.weight_decay == 0.1
+
+
+def test_a_class_that_is_not_installed_is_refused_where_nothing_replaces_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gpu.yaml"
+    file.write_text(MISSING)
+    with pytest.raises(SystemExit):
+        _optimizer_parser().parse_args(["--config", str(file)])
+    assert capsys.readouterr().err == (
+        "error: --optimizer no_such_package.Adam8bit: cannot be imported (No module named 'no_such_package'); "
+        "install it, or write its dotted path, package.module.name\n"
+    )
+
+
+def test_a_stand_in_is_found_inside_classes_and_touches_nothing_else() -> None:
+    content = f"model: {{class_path: a.B, init_args: {{{MISSING}}}}}\nother: {{class_path: no_such_package.C}}\n"
+    changed = yaml.safe_load(stand_in(content, ["--model.optimizer", "torch.optim.SGD", "--other.x", "1"]))
+    assert changed["model"]["init_args"]["optimizer"]["class_path"] == "torch.optim.SGD"
+    assert changed["other"] == {"class_path": "no_such_package.C"}
+    # What can be imported, and what no option names, is left as it was written.
+    installed = "optimizer: {class_path: torch.optim.Adam}  # as it is"
+    assert stand_in(installed, ["--optimizer", "torch.optim.SGD"]) == installed
+    assert stand_in(content, ["--model.lr", "1"]) == content
+    assert stand_in("a: [", ["--a", "1"]) == "a: ["
 
 
 def test_required_options_lose_the_name_of_the_subcommand() -> None:

@@ -151,6 +151,11 @@ def test_no_end_of_sequence_behind_a_prompt() -> None:
     [
         ("think_answer", "<answer>2</answer>", "<think>\n1 and 1\n</think>\n<answer>\n2\n</answer>"),
         ("reasoning_answer", "<answer>\n2\n</answer>", "<reasoning>\n1 and 1\n</reasoning>\n<answer>\n2\n</answer>"),
+        (
+            "reasoning_choice",
+            "<answer>\n\\boxed{2}\n</answer>",
+            "<reasoning>\n1 and 1\n</reasoning>\n<answer>\n\\boxed{2}\n</answer>",
+        ),
         ("boxed", "\\boxed{2}", "1 and 1\n\\boxed{2}"),
         ("hashes", "#### 2", "1 and 1\n#### 2"),
         ("chinese", "### 答案: 2", "1 and 1\n### 答案: 2"),
