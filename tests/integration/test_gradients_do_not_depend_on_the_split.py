@@ -1,14 +1,8 @@
-"""One recorded rollout, learned from in pieces of any size: the same gradients and the same weights.
-
-The rollout is made once from fixed completions; a small callback attaches it to the batch as the rollout callback does,
-and ``GRPOModule.training_step`` runs under a real Trainer.
-"""
+"""One recorded rollout, learned from in pieces of any size: the same gradients and the same weights."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +10,15 @@ import lightning as L
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from grpo_lightning import GRPOModule
 from grpo_lightning.functional.reduction import constant_length, sequence_mean, token_mean
-from grpo_lightning.objectives import ClippedObjective
-from grpo_lightning.rollout.windows import cut_windows, pad_rows
-from grpo_lightning.types import PromptBatch, Rollout, RolloutBatch, Window
-from tests.unit.models.tiny import VOCABULARY, tiny_model, tiny_tokenizer
+from grpo_lightning.rollout.windows import cut_windows
+from grpo_lightning.types import RolloutBatch, Window
+from tests.integration.recorded_rollout import ROWS, Attach, Recorded, by_rows, by_tokens, recorded, replay
+from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.integration
-
-ROWS, GROUP = 16, 4
-LENGTHS = [1, 9, 4, 4, 2, 12, 3, 7, 5, 5, 5, 5, 11, 1, 2, 6]
-ADVANTAGES = [1.5, -0.5, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0, 0.87, 0.87, -0.87, -0.87, 0.5, 0.5, 0.5, -1.5]
-"""The second prompt's group is flat, so its rows are left out where the objective allows it."""
 
 
 @pytest.fixture(scope="module")
@@ -41,141 +29,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def _recorded() -> RolloutBatch:
-    """Four prompts of four completions each, of ragged lengths."""
-    generator = torch.Generator().manual_seed(5)
-
-    def tokens(count: int) -> list[int]:
-        return torch.randint(2, VOCABULARY, (count,), generator=generator).tolist()
-
-    prompts = [tokens(3 + 2 * prompt) for prompt in range(ROWS // GROUP)]
-    padded = pad_rows(
-        [prompts[row // GROUP] for row in range(ROWS)], [[*tokens(n - 1), 1] for n in LENGTHS], pad_token_id=0
-    )
-    return RolloutBatch(
-        **vars(padded),
-        advantages=torch.tensor(ADVANTAGES)[:, None],
-        sampling_logprobs=torch.zeros_like(padded.completion_mask),
-    )
-
-
-Split = Callable[[RolloutBatch, dict[str, Any]], list[Window[RolloutBatch]]]
-
-
-def _by_rows(count: int) -> Split:
-    """Micro-batches of ``count`` rows."""
-
-    def split(batch: RolloutBatch, options: dict[str, Any]) -> list[Window[RolloutBatch]]:
-        windows = cut_windows(batch, micro_batch_tokens=10**9, **options)
-        for window in windows:
-            for whole in window.micro_batches:  # one, or none where every row was left out
-                window.micro_batches = [whole.rows(part) for part in torch.arange(len(whole)).split(count)]
-        return windows
-
-    return split
-
-
-def _by_tokens(bound: int) -> Split:
-    """Micro-batches as the product cuts them."""
-    return lambda batch, options: cut_windows(batch, micro_batch_tokens=bound, **options)
-
-
-SPLITS = {"1 row": _by_rows(1), "2 rows": _by_rows(2), "4 rows": _by_rows(4), "40 tokens": _by_tokens(40)}
-EVERYTHING = _by_rows(ROWS)
-
-
-class Attach(L.Callback):
-    """Puts the recorded rollout on each batch, scored by the policy as it is then."""
-
-    def __init__(self, batch: RolloutBatch, *, split: Split, options: dict[str, Any], passes: int) -> None:
-        self.batch, self.split, self.options, self.passes = batch, split, options, passes
-        self.old: list[list[Tensor]] = []
-
-    def setup(self, trainer: L.Trainer, pl_module: GRPOModule, stage: str) -> None:
-        pl_module.steps_per_batch = self.passes * self.options["updates"]
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        windows = self.split(copy.deepcopy(self.batch), self.options)
-        for micro_batch in (m for window in windows for m in window.micro_batches):
-            if self.passes * self.options["updates"] > 1:
-                micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9)
-            if pl_module.needs_reference:
-                micro_batch.ref_logprobs = pl_module.score(micro_batch, temperature=0.9, reference=True)
-        batch.rollout = Rollout(
-            prompts=[],
-            completions=[],
-            rewards=torch.zeros(0),
-            reward_terms={},
-            advantages=torch.zeros(0),
-            windows=windows,
-            passes=self.passes,
-            temperature=0.9,
-            metrics={"rollout/figure": 1.0},
-        )
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        kept = [m.old_logprobs for window in batch.rollout.windows for m in window.micro_batches]
-        self.old.append([old for old in kept if old is not None])
-
-
-class Recorded(GRPOModule):
-    """Remembers what was logged, and every weight after every optimizer step."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.steps: list[dict[str, float]] = []
-        self.weights: list[list[Tensor]] = []
-
-    def log_figures(self, figures: dict[str, float], **kwargs: Any) -> None:
-        self.steps.append(figures)
-        self.weights.append([p.detach().clone() for p in self.policy.parameters()])
-        super().log_figures(figures, **kwargs)
-
-
-def _fit(
-    policy: str,
-    tmp_path: Path,
-    *,
-    batch: RolloutBatch | None = None,
-    split: Split = EVERYTHING,
-    updates: int = 1,
-    passes: int = 1,
-    reduction: Any = token_mean,
-    beta: float = 0.0,
-    rollouts: int = 1,
-    callbacks: tuple[L.Callback, ...] = (),
-    trainer_options: dict[str, Any] | None = None,
-    **module_options: Any,
-) -> tuple[Recorded, L.Trainer, Attach]:
-    batch = batch or _recorded()
-    objective = ClippedObjective(beta=beta)
-    options = {
-        "updates": updates,
-        "reduction": reduction,
-        "max_completion_length": 12,
-        "keep": batch.advantages.flatten() != 0 if objective.zero_advantage_means_zero_gradient else None,
-    }
-    module = Recorded(
-        policy,
-        objective=objective,
-        max_logp_difference=math.inf,  # the record has no sampler
-        **{"lr": 1e-2, "max_grad_norm": 1.0} | module_options,
-    )
-    attach = Attach(batch, split=split, options=options, passes=passes)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-        callbacks=[attach, *callbacks],
-        **{"max_epochs": 1} | (trainer_options or {}),
-    )
-    loader = DataLoader([PromptBatch([]) for _ in range(rollouts)], batch_size=None, collate_fn=lambda item: item)
-    trainer.fit(module, loader)
-    return module, trainer, attach
+SPLITS = {"1 row": by_rows(1), "2 rows": by_rows(2), "4 rows": by_rows(4), "40 tokens": by_tokens(40)}
+EVERYTHING = by_rows(ROWS)
 
 
 def _norms(module: Recorded) -> list[float]:
@@ -193,11 +48,11 @@ def test_gradient_norms_and_weights_are_the_same_for_every_split(
     shared = {"updates": updates, "passes": passes, "reduction": reduction, "rollouts": 2}
     # Plain SGD shows a wrong gradient in the weights; Adam's normalization would hide a wrong scale of it.
     shared["optimizer"] = lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)
-    whole, _, _ = _fit(policy, tmp_path, **shared)
+    whole, _, _ = replay(policy, tmp_path, **shared)
     assert len(whole.steps) == 2 * updates * passes
     assert min(_norms(whole)) > 0.02
     for name, split in SPLITS.items():
-        pieces, _, _ = _fit(policy, tmp_path, split=split, **shared)
+        pieces, _, _ = replay(policy, tmp_path, split=split, **shared)
         assert _norms(pieces) == pytest.approx(_norms(whole), rel=1e-5), name
         for mine, theirs in zip(pieces.weights[-1], whole.weights[-1], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
@@ -208,24 +63,24 @@ def test_gradient_norms_and_weights_are_the_same_for_every_split(
 
 def test_with_a_kl_term_too(policy: str, tmp_path: Path) -> None:
     shared = {"updates": 2, "passes": 2, "beta": 0.5}
-    whole, _, _ = _fit(policy, tmp_path, **shared)
+    whole, _, _ = replay(policy, tmp_path, **shared)
     assert whole.steps[0]["kl"] == 0.0  # the policy is still its reference
     assert whole.steps[-1]["kl"] > 1e-3
-    pieces, _, _ = _fit(policy, tmp_path, split=_by_rows(2), **shared)
+    pieces, _, _ = replay(policy, tmp_path, split=by_rows(2), **shared)
     assert _norms(pieces) == pytest.approx(_norms(whole), rel=1e-4)
     assert pieces.steps[-1]["kl"] == pytest.approx(whole.steps[-1]["kl"], rel=1e-3)
 
 
 def test_averaging_each_micro_batch_by_its_own_tokens_would_be_told_apart(policy: str, tmp_path: Path) -> None:
     def own_tokens(batch: RolloutBatch, options: dict[str, Any]) -> list[Window[RolloutBatch]]:
-        windows = _by_rows(2)(batch, options)
+        windows = by_rows(2)(batch, options)
         for window in windows:
             for micro_batch in window.micro_batches:
                 mask = micro_batch.completion_mask
                 micro_batch.loss_weights = mask / mask.sum() / len(window.micro_batches)
         return windows
 
-    right, wrong = _fit(policy, tmp_path)[0], _fit(policy, tmp_path, split=own_tokens)[0]
+    right, wrong = replay(policy, tmp_path)[0], replay(policy, tmp_path, split=own_tokens)[0]
     assert _norms(wrong) != pytest.approx(_norms(right), rel=1e-2)
 
 
@@ -233,14 +88,14 @@ def test_dropping_flat_groups_changes_no_gradient(policy: str, tmp_path: Path) -
     def keep_all(batch: RolloutBatch, options: dict[str, Any]) -> list[Window[RolloutBatch]]:
         return cut_windows(batch, micro_batch_tokens=60, **options | {"keep": None})
 
-    dropped, kept = _fit(policy, tmp_path)[0], _fit(policy, tmp_path, split=keep_all)[0]
+    dropped, kept = replay(policy, tmp_path)[0], replay(policy, tmp_path, split=keep_all)[0]
     assert _norms(dropped) == pytest.approx(_norms(kept), rel=1e-5)
     assert dropped.steps[0]["loss"] == pytest.approx(kept.steps[0]["loss"], abs=1e-6)
 
 
 def test_gradient_checkpointing_changes_no_gradient(policy: str, tmp_path: Path) -> None:
-    plain = _fit(policy, tmp_path, passes=2)[0]
-    again = _fit(policy, tmp_path, passes=2, gradient_checkpointing=True)[0]
+    plain = replay(policy, tmp_path, passes=2)[0]
+    again = replay(policy, tmp_path, passes=2, gradient_checkpointing=True)[0]
     assert _norms(again) == pytest.approx(_norms(plain), rel=1e-5)
 
 
@@ -264,13 +119,13 @@ class Ratios(L.Callback):
         pl_module.objective.token_loss = watched  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("split", [EVERYTHING, _by_rows(3)], ids=["at once", "4 micro-batches"])
+@pytest.mark.parametrize("split", [EVERYTHING, by_rows(3)], ids=["at once", "4 micro-batches"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_the_first_pass_has_ratio_exactly_one_and_the_second_has_not(
-    policy: str, tmp_path: Path, split: Split, precision: str
+    policy: str, tmp_path: Path, split: Any, precision: str
 ) -> None:
     ratios = Ratios()
-    module, _, _ = _fit(
+    module, _, _ = replay(
         policy, tmp_path, split=split, passes=2, callbacks=(ratios,), trainer_options={"precision": precision}
     )
     half = len(ratios.gaps) // 2
@@ -295,7 +150,7 @@ def test_old_logprobs_are_bit_equal_in_both_passes(policy: str, tmp_path: Path) 
 
             pl_module.objective.token_loss = watched  # type: ignore[method-assign]
 
-    _fit(policy, tmp_path, split=_by_rows(3), passes=2, callbacks=(Watch(),))
+    replay(policy, tmp_path, split=by_rows(3), passes=2, callbacks=(Watch(),))
     first, second = seen[:4], seen[4:]
     assert len(second) == 4
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -303,7 +158,7 @@ def test_old_logprobs_are_bit_equal_in_both_passes(policy: str, tmp_path: Path) 
 
 def test_the_second_window_is_off_policy_already_in_the_first_pass(policy: str, tmp_path: Path) -> None:
     ratios = Ratios()
-    _fit(policy, tmp_path, updates=2, callbacks=(ratios,))
+    replay(policy, tmp_path, updates=2, callbacks=(ratios,))
     assert ratios.gaps[0] == 0.0
     assert ratios.gaps[1] > 1e-3
 
@@ -312,12 +167,12 @@ def test_the_second_window_is_off_policy_already_in_the_first_pass(policy: str, 
 
 
 def test_a_loss_of_zero_still_learns(policy: str, tmp_path: Path) -> None:
-    batch = _recorded()
+    batch = recorded()
     batch.advantages = torch.tensor([1.0, -1.0] * (ROWS // 2))[:, None]
     # Pairs of equal length, so that the mean loss cancels.
     batch.completion_mask = (torch.arange(12) < 1).float().expand(ROWS, 12).contiguous()
     before = [p.detach() for p in tiny_model("Llama").parameters()]
-    module, _, _ = _fit(policy, tmp_path, batch=batch)
+    module, _, _ = replay(policy, tmp_path, batch=batch)
     assert abs(module.steps[0]["loss"]) < 1e-6
     assert module.steps[0]["grad_norm"] > 0.1
     assert module.steps[0]["skipped_steps"] == 0.0
@@ -340,7 +195,7 @@ class FlattenAfterFirst(L.Callback):
 def test_a_step_without_a_usable_gradient_moves_no_weight_although_adam_has_momentum(
     policy: str, tmp_path: Path, value: float
 ) -> None:
-    module, trainer, _ = _fit(policy, tmp_path, rollouts=3, callbacks=(FlattenAfterFirst(value),))
+    module, trainer, _ = replay(policy, tmp_path, rollouts=3, callbacks=(FlattenAfterFirst(value),))
     moments = [state["exp_avg"].abs().max() for state in trainer.optimizers[0].state.values()]
     assert max(moments) > 0
     assert [figures["skipped_steps"] for figures in module.steps] == [0.0, 1.0, 1.0]
@@ -350,9 +205,9 @@ def test_a_step_without_a_usable_gradient_moves_no_weight_although_adam_has_mome
 
 
 def test_a_flat_window_beside_one_with_signal_is_skipped_alone(policy: str, tmp_path: Path) -> None:
-    batch = _recorded()
+    batch = recorded()
     batch.advantages[: ROWS // 2] = 0.0
-    module, _, _ = _fit(policy, tmp_path, batch=batch, split=_by_tokens(60), updates=2)
+    module, _, _ = replay(policy, tmp_path, batch=batch, split=by_tokens(60), updates=2)
     assert [figures["skipped_steps"] for figures in module.steps] == [1.0, 0.0]
     assert module.steps[0]["grad_norm"] == 0.0
 
@@ -365,8 +220,8 @@ def test_max_steps_counts_optimizer_steps_and_so_does_the_schedule(
     policy: str, tmp_path: Path, updates: int, passes: int, split: int
 ) -> None:
     steps = 4  # optimizer steps: 4 / (updates x passes) of the eight rollouts
-    module, trainer, attach = _fit(
-        policy, tmp_path, updates=updates, passes=passes, split=_by_rows(split), rollouts=8,
+    module, trainer, attach = replay(
+        policy, tmp_path, updates=updates, passes=passes, split=by_rows(split), rollouts=8,
         trainer_options={"max_steps": steps, "max_epochs": -1}, lr_scheduler_type="linear",
     )  # fmt: skip
     assert trainer.global_step == steps
@@ -378,7 +233,7 @@ def test_max_steps_counts_optimizer_steps_and_so_does_the_schedule(
 
 
 def test_without_max_steps_the_schedule_spans_the_epochs(policy: str, tmp_path: Path) -> None:
-    module, trainer, _ = _fit(
+    module, trainer, _ = replay(
         policy, tmp_path, updates=2, passes=2, rollouts=2, trainer_options={"max_epochs": 2},
         lr_scheduler_type="constant_with_warmup", warmup_ratio=0.25,
     )  # fmt: skip
@@ -388,5 +243,5 @@ def test_without_max_steps_the_schedule_spans_the_epochs(policy: str, tmp_path: 
 
 
 def test_figures_of_the_rollout_are_logged_once_with_its_first_step(policy: str, tmp_path: Path) -> None:
-    module, _, _ = _fit(policy, tmp_path, updates=2, passes=2, rollouts=2)
+    module, _, _ = replay(policy, tmp_path, updates=2, passes=2, rollouts=2)
     assert ["rollout/figure" in figures for figures in module.steps] == [True, False, False, False] * 2

@@ -1,0 +1,65 @@
+"""Replays the recorded rollout in every combination under one strategy; rank 0 writes norms, weights and figures.
+
+torchrun --nproc-per-node 2 -m tests.integration.replay_on_ranks STRATEGY POLICY FOLDER
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grpo_lightning import ranks
+from grpo_lightning.models import LoRA
+from tests.integration.recorded_rollout import by_tokens, replay
+
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    f"windows {updates}, beta {beta}{', LoRA' if lora else ''}": {"updates": updates, "beta": beta, "lora": lora}
+    for updates, beta, lora in itertools.product((1, 2), (0.0, 0.04), (False, True))
+} | {
+    "checkpointing": {"updates": 2, "beta": 0.04, "gradient_checkpointing": True},
+    "checkpointing, LoRA": {"updates": 2, "beta": 0.04, "lora": True, "gradient_checkpointing": True},
+    "bf16": {"updates": 2, "beta": 0.04, "precision": "bf16-mixed"},
+    "bf16, LoRA": {"updates": 2, "beta": 0.04, "precision": "bf16-mixed", "lora": True},
+}
+"""Two passes each. What checkpointing and bf16 are compared with is "windows 2, beta 0.04"."""
+
+
+def replay_all(strategy: str, policy: str, *, devices: int) -> dict[str, Any]:
+    """Figures and trained weights of every optimizer step, by combination."""
+    results = {}
+    for name, combination in COMBINATIONS.items():
+        options = {"lora": False, "precision": "32-true"} | combination
+        lora, precision = options.pop("lora"), options.pop("precision")
+        torch.manual_seed(0)  # of the adapter's random half, as seed_everything does for a run
+        with tempfile.TemporaryDirectory() as folder:
+            module, _, _ = replay(
+                policy,
+                Path(folder),
+                split=by_tokens(60),
+                passes=2,
+                adapter=LoRA(r=4, lora_alpha=8) if lora else None,
+                # Plain SGD shows a wrong gradient in the weights; Adam's normalization would hide a wrong scale of it.
+                optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
+                lr=0.5,
+                max_grad_norm=0.05,
+                trainer_options={"strategy": strategy, "devices": devices, "precision": precision},
+                **options,
+            )
+        results[name] = {"steps": module.steps, "weights": module.weights}
+    return results
+
+
+def main() -> None:
+    strategy, policy, folder = sys.argv[1:]
+    results = replay_all(strategy, policy, devices=2)
+    if ranks.rank() == 0:
+        torch.save(results, Path(folder) / f"{strategy}.pt")
+
+
+if __name__ == "__main__":
+    main()
