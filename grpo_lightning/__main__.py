@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tqdm import tqdm
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if hasattr(signal, "SIGUSR1"):  # for ``StopOnSignal``; before any thread starts, which inherit it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     rank = int(os.environ.get("LOCAL_RANK", 0))
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too

@@ -21,6 +21,7 @@ from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback
 from grpo_lightning.callbacks.samples import SamplesCallback
+from grpo_lightning.callbacks.stop_signal import StopOnSignal
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
@@ -133,6 +134,8 @@ class GRPOCommandLine(LightningCLI):
             )
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):
             callbacks.append(RunCheckpoint())
+        if self.subcommand == "fit":
+            callbacks.append(StopOnSignal())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
@@ -171,7 +174,8 @@ class GRPOCommandLine(LightningCLI):
         for callback in self.trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
                 folders.append(Path(callback.dirpath))
-        found = [path for folder in folders for path in folder.glob("*.ckpt")]
+        # A run that was killed between two files may have left a link to the one that it had just replaced.
+        found = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
         if not found:
             raise UserError(
                 f"--ckpt_path {NAMED_CHECKPOINT}: there is no checkpoint in {folders[0]}; name a file, or leave "
