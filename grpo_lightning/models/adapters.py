@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,6 +64,21 @@ class LoRA:
             UserError: if the model has no such layers, or the adapter at ``path`` cannot be loaded or is of a kind that
                 cannot be merged.
         """
+        with warnings.catch_warnings():
+            # Of what is meant: two adapters on one model, and GPT-2's transposed layers.
+            warnings.filterwarnings("ignore", message="Already found a `peft_config`|fan_in_fan_out is set to False")
+            self._put_on(model, with_reference=with_reference)
+        for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+            if any("lora_" in name for name, _ in module.named_parameters()):
+                raise UserError(
+                    "--model.adapter.target_modules: an adapter on the embedding or the head is not supported; "
+                    "all-linear leaves them out"
+                )
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # small, and steps of 1e-6 get lost in bfloat16
+                parameter.data = parameter.data.float()
+
+    def _put_on(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         from peft import LoraConfig
 
         if self.path is None:
@@ -83,15 +99,6 @@ class LoRA:
                 ) from error
         else:
             self._load(model, with_reference=with_reference)
-        for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-            if any("lora_" in name for name, _ in module.named_parameters()):
-                raise UserError(
-                    "--model.adapter.target_modules: an adapter on the embedding or the head is not supported; "
-                    "all-linear leaves them out"
-                )
-        for parameter in model.parameters():
-            if parameter.requires_grad:  # small, and steps of 1e-6 get lost in bfloat16
-                parameter.data = parameter.data.float()
 
     def _load(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         from peft import PeftConfig
