@@ -6,20 +6,21 @@ import inspect
 import logging
 import os
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grpo_lightning.callbacks.checkpoint import RunCheckpoint
+from grpo_lightning.callbacks.checkpoint import CheckpointHeader, RunCheckpoint, read_header
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.random_streams import RandomStreams
 from grpo_lightning.callbacks.rollout import RolloutCallback
-from grpo_lightning.callbacks.run_folder import RunFolderCallback
+from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
 from grpo_lightning.cli_parser import OneLineParser
@@ -52,9 +53,15 @@ class ProgressBar(TQDMProgressBar):
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
 
+    def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
+        super().on_train_start(trainer, *args)
+        self.on_train_epoch_start(trainer)  # not called for the epoch in which a resumed run goes on
+
 
 class GRPOCommandLine(LightningCLI):
     """``python -m grpo_lightning {fit,validate,test,predict} --config ...``"""
+
+    _header: CheckpointHeader | None = None
 
     def __init__(self, args: Any = None) -> None:
         super().__init__(
@@ -100,7 +107,7 @@ class GRPOCommandLine(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Lightning's reads the whole checkpoint here, for hyper-parameters that ours have not: the config decides."""
-        _check_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
+        self._header = self._checked_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
 
     def before_instantiate_classes(self) -> None:
         trainer = self.config[self.subcommand]["trainer"]
@@ -126,7 +133,7 @@ class GRPOCommandLine(LightningCLI):
         if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
-        callbacks = list(callbacks) if isinstance(callbacks, list) else [callbacks]
+        callbacks = [RandomStreams(), *(callbacks if isinstance(callbacks, list) else [callbacks])]
         if any(isinstance(c, ModelCheckpoint) and c._train_time_interval is not None for c in callbacks):
             raise UserError(
                 "--trainer.callbacks ModelCheckpoint(train_time_interval): Lightning looks at it under automatic "
@@ -161,6 +168,7 @@ class GRPOCommandLine(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         self._find_last_checkpoint()
+        self._tell_of_checkpoint()
         try:
             super()._run_subcommand(subcommand)
         except MisconfigurationException as error:
@@ -181,16 +189,47 @@ class GRPOCommandLine(LightningCLI):
                 f"--ckpt_path {NAMED_CHECKPOINT}: there is no checkpoint in {folders[0]}; name a file, or leave "
                 "--ckpt_path out to begin with --model.policy"
             )
-        newest = max(found, key=lambda path: (path.stem.startswith("last"), path.lstat().st_mtime))
-        _check_checkpoint(str(newest))
+        found.sort(key=lambda path: (path.stem.startswith("last"), path.lstat().st_mtime), reverse=True)
+        # Nor is a folder complete that it was writing.
+        newest = str(next((path for path in found if read_header(path)), found[0]))
+        self._header = self._checked_checkpoint(newest)
         for config in (self.config, self.config_init):
-            config[self.subcommand]["ckpt_path"] = str(newest)
+            config[self.subcommand]["ckpt_path"] = newest
+
+    def _checked_checkpoint(self, given: str | None) -> CheckpointHeader | None:
+        """What a file or a sharded checkpoint's folder says of itself; None if there is none, or none within reach."""
+        if given in (None, NAMED_CHECKPOINT) or "://" in given:
+            return None
+        path, remedy = Path(given), f"give a checkpoint, or {NAMED_CHECKPOINT!r} for the run folder's newest"
+        if given == "best" and not path.exists():
+            raise UserError(f"--ckpt_path {given}: only the run that is going on knows which that is; {remedy}")
+        if not path.exists():
+            raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
+        config = self.config[self.config.subcommand]
+        header = read_header(path, weights_only=config.get("weights_only") is not False)
+        if header is None:
+            raise UserError(f"--ckpt_path {given}: is no checkpoint, or an incomplete one; {remedy}")
+        if self.config.subcommand == "fit" and not header.resumable:
+            raise UserError(
+                f"--ckpt_path {given}: holds weights alone, and a run cannot go on without the optimizer's state; name "
+                "a checkpoint that was saved without save_weights_only"
+            )
+        return header
 
     def _callback(self, kind: type[T]) -> T:
         return next(callback for callback in self.trainer.callbacks if isinstance(callback, kind))
 
-    def before_fit(self) -> None:
-        self._callback(RolloutCallback).resumes = bool(self._get(self.config, "ckpt_path"))
+    def _tell_of_checkpoint(self) -> None:
+        """Tell those who act before Lightning has loaded it: under some strategies that is late."""
+        given, rollout = self._get(self.config, "ckpt_path"), self._callback(RolloutCallback)
+        if self._header is None:
+            rollout.resumes = given is not None
+            return
+        rollout.loaded_step = self._header.step
+        run = self._header.callbacks.get("RunFolderCallback", {}).get("wandb_run")
+        for logger in self.trainer.loggers if run and goes_on(Path(self._root), given) else []:
+            if isinstance(logger, WandbLogger) and logger.version is None:
+                logger._id = logger._wandb_init["id"] = run
 
     def before_validate(self) -> None:
         if not self.datamodule.eval_sources:  # found here, and not once the weights are loaded
@@ -214,19 +253,6 @@ class GRPOCommandLine(LightningCLI):
             print((greedy or samples)[0])
         else:
             print("\n\n".join(f"[{i} of {len(samples)}]\n{text}" for i, text in enumerate(samples, start=1)))
-
-
-def _check_checkpoint(given: str | None) -> None:
-    """A file that torch can read, or a sharded checkpoint's folder; nothing of it is loaded."""
-    if given in (None, NAMED_CHECKPOINT) or "://" in given:
-        return
-    path, remedy = Path(given), f"give a checkpoint, or {NAMED_CHECKPOINT!r} for the run folder's newest"
-    if given == "best" and not path.exists():
-        raise UserError(f"--ckpt_path {given}: only the run that is going on knows which that is; {remedy}")
-    if not path.exists():
-        raise UserError(f"--ckpt_path {given}: no such file; {remedy}")
-    if path.is_file() and not zipfile.is_zipfile(path):  # torch.save writes zip archives
-        raise UserError(f"--ckpt_path {given}: is no checkpoint, or an incomplete one; {remedy}")
 
 
 def _look_after_validation(callbacks: list[Any]) -> None:

@@ -81,7 +81,8 @@ class MetricsCSV(Logger):
         self._rows, self._columns = {}, ["step"]
         if self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
+                # A run that was killed may have left half a line.
+                reader = csv.DictReader(line for line in file if line.endswith("\n"))
                 self._columns = list(reader.fieldnames or ["step"])
                 self._rows = {int(row["step"]): dict(row) for row in reader}
 
@@ -117,6 +118,10 @@ class TensorBoard(TensorBoardLogger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self._opened = True
         super().log_metrics(metrics, step)
+
+    def forget_after(self, step: int) -> None:
+        """Hide the figures after ``step``, where a resumed run goes on in the same folder."""
+        self._kwargs["purge_step"] = step + 1
 
     @rank_zero_only
     def save(self) -> None:

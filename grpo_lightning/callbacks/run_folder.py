@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import tempfile
 from argparse import Namespace
@@ -13,25 +14,29 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import WandbLogger
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.errors import UserError
-from grpo_lightning.loggers import MetricsCSV
+from grpo_lightning.loggers import MetricsCSV, TensorBoard
 
 log = logging.getLogger(__name__)
 RUN_FILES = (
     "config*.yaml",
     "metrics*.csv",
-    "evaluations.jsonl",
+    "evaluations*.jsonl",
     "predictions.jsonl",
     "checkpoints",
     "hf",
     "adapter",
-    "samples",
+    "samples*",
     "tensorboard",
 )
 """What a run writes, as patterns; beside these the folder that ``ExportCallback`` is told."""
+ASIDE = ("metrics-{}.csv", "evaluations-{}.jsonl", "samples-{}")
+"""Where a resumed run puts what lies after its checkpoint."""
+SAMPLES = re.compile(r"(?:rollout_(?P<rollout>\d+)|.*_step(?P<step>\d+))\.jsonl")
 
 
 class RunFolderCallback(SaveConfigCallback):
@@ -39,15 +44,22 @@ class RunFolderCallback(SaveConfigCallback):
 
     A new ``fit`` in a folder that holds a run moves that run's files to ``previous-<n>/``: nothing is lost, nothing is
     mixed. A ``fit`` resumed from one of the folder's own checkpoints (``--ckpt_path``) goes on in place and saves its
-    config as ``config-<n>.yaml``; rows that the run had logged after that checkpoint are kept in ``metrics-<n>.csv``.
+    config as ``config-<n>.yaml``. What the run had written after that checkpoint is put aside under a number of its
+    own: the files as they were in ``metrics-<n>.csv`` and ``evaluations-<n>.jsonl``, the later samples in
+    ``samples-<n>/``. Weights & Biases goes on with the same run, whose id is in the checkpoint.
     """
+
+    wandb_run: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"wandb_run": self.wandb_run}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if ranks.rank() == 0:
             _require_writable(Path(trainer.default_root_dir))
         self.already_saved = True
         root = Path(trainer.default_root_dir)
-        if stage == "fit" and not _goes_on(root, self.config.get("ckpt_path")):
+        if stage == "fit" and not goes_on(root, self.config.get("ckpt_path")):
             self._require_inputs_elsewhere(trainer, root)
 
     def _require_inputs_elsewhere(self, trainer: L.Trainer, root: Path) -> None:
@@ -67,26 +79,59 @@ class RunFolderCallback(SaveConfigCallback):
             return
         root = Path(trainer.default_root_dir)
         root.mkdir(parents=True, exist_ok=True)
-        if not _goes_on(root, trainer.ckpt_path):
+        # The config's, since FSDP strategies load the checkpoint, and the trainer knows of it, only after this.
+        if not goes_on(root, self.config.get("ckpt_path")):
             _move_aside(root, _older_files(root, _exports(trainer)))
         path = _free_name(root, "config", ".yaml", first="config.yaml")
         self.parser.save(self.config, path, skip_none=False, overwrite=False, multifile=False)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        root = Path(trainer.default_root_dir)
-        if ranks.rank() != 0 or not _goes_on(root, trainer.ckpt_path):
+        if ranks.rank() != 0:
             return
-        spare = _free_name(root, "metrics", ".csv", first="metrics-1.csv")
+        self.wandb_run = next((str(each.version) for each in trainer.loggers if isinstance(each, WandbLogger)), None)
+        root = Path(trainer.default_root_dir)
+        if not goes_on(root, trainer.ckpt_path):
+            return
+        put_aside(root, step=trainer.global_step, rollouts=trainer.fit_loop.epoch_loop.total_batch_idx + 1)
         for logger in trainer.loggers:
-            if isinstance(logger, MetricsCSV) and logger.path.exists():
-                shutil.copyfile(logger.path, spare)
-                if not logger.forget_after(trainer.global_step):
-                    spare.unlink()
-        evaluations = root / "evaluations.jsonl"
-        if evaluations.exists():
-            lines = evaluations.read_text("utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["step"] <= trainer.global_step]
-            evaluations.write_text("".join(kept), "utf-8")
+            if isinstance(logger, MetricsCSV | TensorBoard):
+                logger.forget_after(trainer.global_step)
+
+
+def put_aside(root: Path, *, step: int, rollouts: int) -> None:
+    """Move what a run wrote after the checkpoint from which it goes on out of the way of what it writes next.
+
+    Args:
+        root: the run folder.
+        step: optimizer steps behind the checkpoint.
+        rollouts: rollouts behind it.
+    """
+    number = 1
+    while any((root / name.format(number)).exists() for name in ASIDE):
+        number += 1
+    metrics, evaluations, samples = (root / name.format(number) for name in ASIDE)
+    table = MetricsCSV(str(root))
+    if table.path.exists():
+        shutil.copyfile(table.path, metrics)
+        if not table.forget_after(step):
+            metrics.unlink()
+    _forget_evaluations(root / "evaluations.jsonl", evaluations, step=step)
+    for path in (root / "samples").glob("*.jsonl"):
+        name = SAMPLES.fullmatch(path.name)
+        if name and (int(name["rollout"] or 0) > rollouts or int(name["step"] or 0) > step):
+            samples.mkdir(exist_ok=True)
+            path.rename(samples / path.name)
+
+
+def _forget_evaluations(file: Path, spare: Path, *, step: int) -> None:
+    if not file.exists():
+        return
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    # A run that was killed may have left half a line.
+    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    if len(kept) < len(lines):
+        file.rename(spare)
+        file.write_text("".join(kept), "utf-8")
 
 
 def _require_writable(root: Path) -> None:
@@ -103,7 +148,7 @@ def _require_writable(root: Path) -> None:
         ) from error
 
 
-def _goes_on(root: Path, checkpoint: Any) -> bool:
+def goes_on(root: Path, checkpoint: Any) -> bool:
     """True if the checkpoint is of the run that lies in ``root`` (not of one that was moved aside there)."""
     if not checkpoint:
         return False
