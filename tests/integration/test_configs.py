@@ -1,60 +1,139 @@
-"""Every shipped YAML parses and builds its objects, alone and with each overlay."""
+"""Every shipped YAML parses and builds its objects; every overlay changes what it names, and nothing else, in each."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from grpo_lightning.cli import GRPOCommandLine
-from grpo_lightning.data.tiny_model import build_tiny_model
+from tests.integration.stand_ins import (
+    CONFIGS,
+    QUESTIONS,
+    Built,
+    Parsed,
+    all_packages,
+    build_chat_model,
+    flat,
+    words,
+    write_rows,
+)
 
 pytestmark = pytest.mark.integration
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 RUNS = sorted(CONFIGS.glob("*.yaml"))
-OBJECTIVES = sorted((CONFIGS / "objective").glob("*.yaml"))
-ENGINES = sorted((CONFIGS / "engine").glob("*.yaml"))
+OVERLAYS = {kind: sorted((CONFIGS / kind).glob("*.yaml")) for kind in ("strategy", "engine", "objective", "adapter")}
+DATA = {"GSM8K": "gsm8k", "CompetitionMath": "math", "JsonLines": "choice"}
 
 
-class Built(GRPOCommandLine):
-    """Builds trainer, module, data and callbacks, and runs nothing."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        self.built = subcommand
+@pytest.fixture(scope="module", autouse=True)
+def _packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with all_packages(tmp_path_factory.mktemp("packages")):
+        yield
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(build_tiny_model(str(tmp_path_factory.mktemp("tiny")), hidden=32, layers=1))
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_chat_model(tmp_path_factory.mktemp("models") / "chat")
 
 
-def build(policy: str, root: Path, *configs: Path) -> Built:
-    words = ["fit", *(word for config in configs for word in ("--config", str(config)))]
-    options = ("--model.policy", policy, "--trainer.default_root_dir", str(root), "--trainer.precision", "32-true")
-    return Built([*words, *options])
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_rows(tmp_path_factory.mktemp("data"))
+
+
+def own_rows(config: Path, data: dict[str, Path]) -> list[str]:
+    """The option that makes a config read a local file, if its data come from elsewhere."""
+    source = yaml.safe_load(config.read_text("utf-8"))["data"]["source"]["class_path"].rpartition(".")[2]
+    return ["--data.source.path", str(data[DATA[source]])] if source in DATA else []
+
+
+# --- building -----------------------------------------------------------------------------------------------------
+
+
+def build(policy: Path, root: Path, configs: list[Path], *options: str) -> Built:
+    """On a CPU, whatever the config was written for."""
+    here = ("--trainer.accelerator", "cpu", "--trainer.devices", "1", "--trainer.precision", "32-true")
+    return Built(
+        words(configs, "--model.policy", str(policy), "--trainer.default_root_dir", str(root), *here, *options)
+    )
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
-def test_a_shipped_config_builds(config: Path, policy: str, tmp_path: Path) -> None:
-    cli = build(policy, tmp_path, config)
-    assert cli.built == "fit"
-    assert cli.model.policy_path == policy
+def test_a_shipped_config_builds(config: Path, policy: Path, data: dict[str, Path], tmp_path: Path) -> None:
+    cli = build(policy, tmp_path, [config], *own_rows(config, data), "--data.prompts_per_step", "2")
+    assert cli.model.policy_path == str(policy)
     assert cli.trainer.default_root_dir == str(tmp_path)
+    # Its data can be read, and its prompts fit.
+    if own_rows(config, data):
+        cli.datamodule.eval_sources = []
+        cli.datamodule.tokenizer = cli.model.tokenizer
+        cli.datamodule.setup("fit")
+        assert len(cli.datamodule.train_prompts) == QUESTIONS
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
-def test_overlays_compose(objective: Path, engine: Path, policy: str, tmp_path: Path) -> None:
-    cli = build(policy, tmp_path, CONFIGS / "gsm8k.yaml", objective, engine)
-    rollout = cli.config_init["fit"]["rollout"]
-    expected = {
-        "grpo": (0.2, 0.04, False, "group_normalized", "sequence_mean"),
-        "dapo": (0.28, 0.0, True, "group_normalized", "token_mean"),
-        "dr_grpo": (0.2, 0.0, True, "group_centered", "constant_length"),
-    }[objective.stem]
-    found = cli.model.objective
-    names = (rollout.advantages.__name__, rollout.reduction.__name__)
-    assert (found.epsilon_high, found.beta, found.kl_ratio, *names) == expected
-    assert type(rollout.engine).__name__.lower() == f"{engine.stem}engine"
-    assert cli.model.lr == 1e-6  # not lost to the overlay
+OVERLAY_FILES = [file for files in OVERLAYS.values() for file in files]
+
+
+@pytest.mark.parametrize("overlay", OVERLAY_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_an_overlay_builds(overlay: Path, policy: Path, tmp_path: Path) -> None:
+    if overlay.stem == "fsdp":
+        pytest.skip("Lightning refuses FSDP1 without a GPU")
+    cli = build(policy, tmp_path, [CONFIGS / "gsm8k_qwen2.5_0.5b.yaml", overlay])
+    assert type(cli.model).__name__ == "GRPOModule"
+    if overlay.parent.name == "engine":
+        assert type(cli.config_init["fit"]["rollout"].engine).__name__.lower() == f"{overlay.stem}engine"
+
+
+# --- composing ----------------------------------------------------------------------------------------------------
+
+
+def resolved(parser: Any, configs: list[Path], *options: str) -> dict[str, Any]:
+    found = flat(parser.parse_args(words(configs, *options)[1:]))
+    return {key: value for key, value in found.items() if key != "config"}
+
+
+def differing(one: dict[str, Any], two: dict[str, Any]) -> set[str]:
+    return {key for key in one.keys() | two.keys() if one.get(key, "absent") != two.get(key, "absent")}
+
+
+@pytest.fixture(scope="module")
+def parser() -> Any:
+    """Of ``fit`` alone, without what the other commands need."""
+    return Parsed(words([CONFIGS / "quickstart.yaml"]))._parser("fit")
+
+
+def combinations(trains_by_rollouts: bool) -> list[tuple[Path, ...]]:
+    """Every strategy with every sampler and every objective, and every strategy with every adapter."""
+    if not trains_by_rollouts:
+        return [(strategy,) for strategy in OVERLAYS["strategy"]]
+    kinds = OVERLAYS["strategy"], OVERLAYS["engine"], OVERLAYS["objective"]
+    return [*itertools.product(*kinds), *itertools.product(OVERLAYS["strategy"], OVERLAYS["adapter"])]
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
+def test_overlays_change_what_they_name_and_nothing_else(config: Path, parser: Any) -> None:
+    own = yaml.safe_load(config.read_text("utf-8"))
+    path = ["--data.source.path", "rows.jsonl"] if config.stem == "logic_choice" else []
+    alone = resolved(parser, [config], *path)
+    for overlays in combinations(own["model"]["class_path"].endswith("GRPOModule")):
+        together = resolved(parser, [config, *overlays], *path)
+        named = {k: v for file in overlays for k, v in flat(yaml.safe_load(file.read_text("utf-8"))).items()}
+        assert {key: together.get(key, "absent") for key in named} == named, overlays
+        # With another class come and go that class's own arguments; one that stays keeps its others.
+        others = tuple(
+            k.removesuffix(".class_path") for k, v in named.items() if "class_path" in k and alone.get(k) != v
+        )
+        changed = {key for key in differing(alone, together) - named.keys() if not key.startswith(others)}
+        assert changed == set(), overlays
+
+
+def test_the_comparison_sees_a_change(parser: Any) -> None:
+    config = CONFIGS / "gsm8k_qwen2.5_0.5b.yaml"
+    changed = differing(
+        resolved(parser, [config]), resolved(parser, [config], "--model.lr", "1", "--rollout.passes", "2")
+    )
+    assert changed == {"model.init_args.lr", "rollout.passes"}
