@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
 
 from tqdm import tqdm
+
+from grpo_lightning.processes import end_with_starter, fail, rank, wait_for
 
 
 def main(args: list[str] | None = None) -> None:
@@ -17,28 +18,18 @@ def main(args: list[str] | None = None) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if hasattr(signal, "SIGUSR1"):  # for ``StopOnSignal``; before any thread starts, which inherit it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    rank = int(os.environ.get("LOCAL_RANK", 0))
+    end_with_starter()
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too
-    _speak_plainly(logging.WARNING if rank else logging.INFO)
+    _speak_plainly(logging.ERROR if rank() else logging.INFO)
     from grpo_lightning.cli import GRPOCommandLine
-    from grpo_lightning.errors import RunStopped, UserError
 
     try:
-        GRPOCommandLine(args)
-    except Exception as error:
-        for cause in _chain(error):  # jsonargparse wraps what a constructor raises
-            if isinstance(cause, UserError | RunStopped):
-                kind = "error" if isinstance(cause, UserError) else "stopped"
-                print(f"[rank: {rank}] " * bool(rank) + f"{kind}: {cause}", file=sys.stderr)
-                sys.exit(2 if isinstance(cause, UserError) else 1)
-        raise
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+        trainer = GRPOCommandLine(args).trainer
+    except (Exception, SystemExit) as error:
+        fail(error)
+    if code := wait_for(getattr(trainer.strategy.launcher, "procs", [])):
+        sys.exit(code)
 
 
 class _AboveTheBars(logging.Handler):

@@ -1,0 +1,130 @@
+"""How the processes of one run end: all of them, soon, and with one message.
+
+Lightning or torchrun starts a process for each rank. A rank that fails leaves the others waiting in a collective: gloo
+tells them that a peer is gone, NCCL does not. What ends them is the process that started them: torchrun stops all when
+one fails, Lightning (whose first rank starts the others) looks every 5 seconds. Nobody looks after ranks whose starter
+is gone, so they do that themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+from grpo_lightning.errors import RunStopped, UserError
+
+STARTER = "GRPO_LIGHTNING_STARTER"
+"""Environment variable that tells a rank which process started it."""
+LOOK_SECONDS = 0.5
+SPEAKS_ALONE_SECONDS = 4.0
+"""A failure on all ranks reaches them all within this time; the first rank speaks for them."""
+LAST_SECONDS = 60.0
+"""For the other ranks to end once the first is done: nothing but clearing up is left."""
+
+
+def end_with_starter() -> None:
+    """From now on this process ends when the launcher that started it does; one that a user started goes on."""
+    starter = os.getppid()
+    if "TORCHELASTIC_RUN_ID" in os.environ or os.environ.get(STARTER) == str(starter):
+        threading.Thread(target=_watch, args=(starter,), name="starter-watch", daemon=True).start()
+    os.environ[STARTER] = str(os.getpid())
+
+
+def _watch(starter: int) -> None:
+    while os.getppid() == starter:
+        time.sleep(LOOK_SECONDS)
+    os._exit(1)  # what was to be said, the starter has said
+
+
+def wait_for(children: Iterable[subprocess.Popen]) -> int:
+    """Wait for the ranks that this one started; the first exit code that is not 0, else 0.
+
+    Lightning leaves at once, and calls a run good whose other ranks fail at the very end.
+    """
+    end, code = time.monotonic() + LAST_SECONDS, 0
+    for child in children:
+        try:
+            code = code or child.wait(max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            print(f"error: another rank (process {child.pid}) does not end; it was killed", file=sys.stderr)
+            code = code or 1
+    return abs(code)
+
+
+def rank() -> int:
+    """This process's number, known before there is a process group."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+
+
+def fail(error: Exception | SystemExit) -> NoReturn:
+    """Say what went wrong, once for all ranks, and end: by code 2 for a user's mistake, 143 for SIGTERM, else 1.
+
+    Raises:
+        error: a bug's, in a process that is alone.
+    """
+    several = _several()
+    if several and rank() and not isinstance(error, SystemExit):
+        # The first rank, if it failed too, takes this one with it; if it did not, nobody has said yet what is wrong.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(SPEAKS_ALONE_SECONDS)
+    code, line = _verdict(error)
+    if line:
+        print(f"[rank: {rank()}] " * bool(rank()) + line, file=sys.stderr)
+    if several:
+        if code is None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        end(1 if code is None else code)
+    if code is None:
+        raise error
+    sys.exit(code)
+
+
+def _several() -> bool:
+    """True if this process is one of several ranks; Lightning forgets it in the environment when a run ends."""
+    from grpo_lightning import ranks
+
+    return ranks.world_size() > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1 or rank() > 0
+
+
+def end(code: int) -> NoReturn:
+    """End this rank at once: the interpreter and the process group may wait for other ranks in vain."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _verdict(error: Exception | SystemExit) -> tuple[int | None, str]:
+    """Exit code, and what there is to say in one line; (None, "") for a bug, which needs its traceback."""
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    if isinstance(error, SIGTERMException):
+        return 128 + signal.SIGTERM, ""  # Lightning says it, but would call the run a success
+    if isinstance(error, SystemExit):  # the parser's, and Lightning's after Ctrl-C
+        return (error.code if isinstance(error.code, int) else int(error.code is not None)), ""
+    for cause in _chain(error):  # jsonargparse wraps what a constructor raises
+        if isinstance(cause, UserError):
+            return 2, f"error: {cause}"
+        if isinstance(cause, RunStopped):
+            return 1, f"stopped: {cause}"
+        if _lost_peer(cause):
+            return 1, "stopped: another rank is gone; if it could still say why, it did"
+    return None, ""
+
+
+def _lost_peer(error: BaseException) -> bool:
+    """True for what gloo and NCCL raise when another rank has ended, which is never the reason of anything."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("gloo/transport" in text or "remote process exited" in text)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
