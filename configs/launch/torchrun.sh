@@ -28,6 +28,9 @@
 # copy the checkpoint from host 0 to the same path on every other host; sharded checkpoints cannot do without. Models and
 # data must have the same paths on every host.
 #
+# To stop a run and go on later: `pkill -USR1 -f grpo_lightning` on one of the hosts. All ranks finish the rollout at hand,
+# write a checkpoint and end.
+#
 # Network: gloo and NCCL take the interface that leads to the host's own name. Where that is the wrong one:
 # GLOO_SOCKET_IFNAME=eth1, NCCL_SOCKET_IFNAME=eth1.
 set -euo pipefail
@@ -63,6 +66,8 @@ if [[ -z "${OMP_NUM_THREADS:-}" ]]; then
     OMP_NUM_THREADS=$((cores > DEVICES ? cores / DEVICES : 1))
 fi
 export OMP_NUM_THREADS
+
+trap '' USR1 # torchrun is to live on while its ranks finish their rollout
 
 # Ranks follow NODE_RANK: host 0 has rank 0, which writes the run folder, now and when the run goes on.
 exec "$python" -m torch.distributed.run \

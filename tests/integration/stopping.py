@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import lightning as L
@@ -35,3 +36,18 @@ class BreakOff(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, *args: Any) -> None:
         if trainer.global_step == self.step:
             raise RuntimeError("broke off")
+
+
+class Announce(L.Callback):
+    """Sends this process the scheduler's signal while a rollout is trained on, or before that step is validated."""
+
+    def __init__(self, step: int, validating: bool = False) -> None:
+        self.step, self.validating = step, validating
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step + 1 == self.step and not self.validating:
+            signal.raise_signal(signal.SIGUSR1)
+
+    def on_validation_start(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step and self.validating:
+            signal.raise_signal(signal.SIGUSR1)
