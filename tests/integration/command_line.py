@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import lightning  # noqa: F401  (its log keeps the stderr of its import, which must not be one test's alone)
 import pytest
 import yaml
 
