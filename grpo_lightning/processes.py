@@ -60,7 +60,8 @@ def wait_for(children: Iterable[subprocess.Popen]) -> int:
 
 def rank() -> int:
     """This process's number, known before there is a process group."""
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0)))
+    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # torchrun's, Lightning's, SLURM's
+    return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
 def fail(error: Exception | SystemExit) -> NoReturn:
