@@ -28,6 +28,7 @@ from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
 from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.processes import stop_by_sigterm
 
 log = logging.getLogger(__name__)
 
@@ -148,9 +149,11 @@ class GRPOCommandLine(LightningCLI):
         if type(config.get("val_check_interval")) is int:
             _look_after_validation(callbacks)
         try:
-            return super().instantiate_trainer(**kwargs, callbacks=callbacks)
+            trainer = super().instantiate_trainer(**kwargs, callbacks=callbacks)
         except (MisconfigurationException, ValueError) as error:
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm
+        return trainer
 
     def _loggers(self, root: str, given: Any) -> Any:
         """What is given, and always metrics.csv in the run folder of a ``fit``, whose file it is alone.

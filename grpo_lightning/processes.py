@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from grpo_lightning.errors import RunStopped, UserError
 
@@ -87,6 +87,17 @@ def fail(error: Exception | SystemExit) -> NoReturn:
     sys.exit(code)
 
 
+def stop_by_sigterm(*_: Any) -> NoReturn:
+    """What SIGTERM does during a run, in the place of Lightning's handler.
+
+    That one exchanges a tensor with the other ranks, wherever they are: in the middle of another exchange, both wait
+    for ever.
+    """
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+    raise SIGTERMException
+
+
 def _several() -> bool:
     """True if this process is one of several ranks; Lightning forgets it in the environment when a run ends."""
     from grpo_lightning import ranks
@@ -106,7 +117,7 @@ def _verdict(error: Exception | SystemExit) -> tuple[int | None, str]:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     if isinstance(error, SIGTERMException):
-        return 128 + signal.SIGTERM, ""  # Lightning says it, but would call the run a success
+        return 128 + signal.SIGTERM, "stopped: by SIGTERM"
     if isinstance(error, SystemExit):  # the parser's, and Lightning's after Ctrl-C
         return (error.code if isinstance(error.code, int) else int(error.code is not None)), ""
     for cause in _chain(error):  # jsonargparse wraps what a constructor raises
