@@ -12,7 +12,7 @@ from grpo_lightning.types import RewardFunction
 
 
 class JsonLines(ColumnSource):
-    """Rows of a JSON Lines file.
+    """Rows of a JSON Lines file, or of a JSON file that is one list of objects.
 
     Args:
         path: the file.
@@ -60,10 +60,12 @@ class JsonLines(ColumnSource):
 
 
 def read_json_lines(path: str) -> list[dict[str, Any]]:
-    """The objects of a JSON Lines file; blank lines are skipped, a column that some rows lack is None there.
+    """The objects of a JSON Lines file, or of a JSON file that is one list of them.
+
+    Blank lines are skipped; a column that some rows lack is None there.
 
     Raises:
-        UserError: if the file is missing or unreadable, or a line is not a JSON object.
+        UserError: if the file is missing or unreadable, or a row is not a JSON object.
     """
     where = f"--data.source.path {path}"
     try:
@@ -72,6 +74,12 @@ def read_json_lines(path: str) -> list[dict[str, Any]]:
         raise UserError(f"{where}: there is no such file; give the path of a JSON Lines file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{where} cannot be read ({error}); give a JSON Lines file in UTF-8") from error
+    rows = _listed(text, where) if text.lstrip().startswith("[") else _lines(text, where)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return [{column: row.get(column) for column in columns} for row in rows]
+
+
+def _lines(text: str, where: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     # Not str.splitlines: it also splits at characters that may stand inside a JSON string, such as U+2028.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -81,8 +89,19 @@ def read_json_lines(path: str) -> list[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{where}, line {number} is not JSON ({error}); write one object a line") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where}, line {number} holds {type(row).__name__} instead of an object; mend the line")
-        rows.append(row)
-    columns = dict.fromkeys(column for row in rows for column in row)
-    return [{column: row.get(column) for column in columns} for row in rows]
+        rows.append(_object(row, f"{where}, line {number}"))
+    return rows
+
+
+def _listed(text: str, where: str) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not JSON ({error}); write one object a line, or one list of objects") from error
+    return [_object(row, f"{where}, entry {number}") for number, row in enumerate(rows)]
+
+
+def _object(row: Any, where: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise UserError(f"{where} holds {type(row).__name__} instead of an object; mend it")
+    return row

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from jsonargparse._util import import_object
 
 from tests.integration.command_line import REPOSITORY, Outcome, records, rows, run
 from tests.integration.stand_ins import (
@@ -315,10 +315,10 @@ def test_the_asked_for_layout_is_what_the_rewards_read(recipe: str, resolved: di
     layout, right, wrong = REPLIES[recipe]
     (name, *layouts), (weight, *_) = resolved[recipe]["rollout.rewards"], resolved[recipe]["rollout.reward_weights"]
     replies = [layout.format(right), layout.format(wrong)]
-    assert import_object(name)(completions=replies, answer=[right, right]) == [1.0, 0.0]
+    assert locate(name)(completions=replies, answer=[right, right]) == [1.0, 0.0]
     assert weight == {"logic_choice": 2.0, "gsm8k_qwen2.5_0.5b": 2.0}.get(recipe, 1.0)
     for keeps in layouts:
-        assert import_object(keeps)(completions=[*replies, right]) == [1.0, 1.0, 0.0]
+        assert locate(keeps)(completions=[*replies, right]) == [1.0, 1.0, 0.0]
 
 
 def rollout_value(folder: Path, name: str) -> Any:

@@ -26,6 +26,15 @@ def test_columns_are_renamed_and_the_others_kept(tmp_path: Path) -> None:
     assert source.name == "mine"
 
 
+def test_one_list_of_objects_is_read_too(tmp_path: Path) -> None:
+    source = _source(
+        tmp_path, '\n[\n  {"question": "Q", "answer": 4},\n  {"question": "R", "answer": "5", "topic": "s"}\n]'
+    )
+    first, second = source.rows()
+    assert (first["question"], first["answer"], first["topic"]) == ("Q", "4", None)
+    assert (second["question"], second["answer"], second["topic"]) == ("R", "5", "s")
+
+
 def test_messages_and_line_separators_inside_strings_survive(tmp_path: Path) -> None:
     text = '{"question": [{"role": "user", "content": "a\u2028b"}], "answer": "1"}\n'
     assert _source(tmp_path, text).rows()[0]["question"] == [{"role": "user", "content": "a\u2028b"}]
@@ -46,7 +55,9 @@ def test_letter_is_taken_from_a_full_solution(tmp_path: Path) -> None:
         ("", {}, "has no rows"),
         ("\n \n", {}, "has no rows"),
         ('{"a": 1}\n{', {}, "line 2 is not JSON"),
-        ("[1]\n", {}, "line 1 holds list"),
+        ('{"a": 1}\n[1]\n', {}, "line 2 holds list"),
+        ('[{"question": "Q", "answer": "1"}, 1]', {}, "entry 1 holds int"),
+        ('[{"question": "Q"},\n', {}, "is not JSON"),
         (
             '{"a": 1, "b": 2}',
             {},
