@@ -88,6 +88,8 @@ class Attach(L.Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         windows = self.split(copy.deepcopy(self.batch), self.options)
+        for window in windows:
+            window.micro_batches = [micro_batch.to(pl_module.device) for micro_batch in window.micro_batches]
         for micro_batch in (m for window in windows for m in window.micro_batches):
             if self.passes * self.options["updates"] > 1:
                 micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9)
@@ -120,7 +122,7 @@ class Recorded(GRPOModule):
 
     def log_figures(self, figures: dict[str, float], **kwargs: Any) -> None:
         self.steps.append(figures)
-        self.weights.append([whole(p.detach()).clone() for p in self.policy.parameters() if p.requires_grad])
+        self.weights.append([whole(p.detach()).cpu().clone() for p in self.policy.parameters() if p.requires_grad])
         super().log_figures(figures, **kwargs)
 
 
@@ -154,15 +156,16 @@ def replay(
         **{"lr": 1e-2, "max_grad_norm": 1.0} | module_options,
     )
     attach = Attach(batch, split=split or by_rows(ROWS), options=options, passes=passes)
+    defaults = {"max_epochs": 1, "accelerator": "cpu", "devices": 1, "use_distributed_sampler": False}
     trainer = L.Trainer(
-        accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
         callbacks=[attach, *callbacks],
-        **{"max_epochs": 1, "devices": 1, "use_distributed_sampler": False} | (trainer_options or {}),
+        **{"max_epochs": 1, "accelerator": "cpu", "devices": 1, "use_distributed_sampler": False}
+        | (trainer_options or {}),
     )
     loader = DataLoader([PromptBatch([]) for _ in range(rollouts)], batch_size=None, collate_fn=lambda item: item)
     trainer.fit(module, loader)

@@ -1,6 +1,6 @@
 """Replays the recorded rollout in every combination under one strategy; rank 0 writes norms, weights and figures.
 
-torchrun --nproc-per-node 2 -m tests.integration.replay_on_ranks STRATEGY POLICY FOLDER
+torchrun --nproc-per-node 2 -m tests.integration.replay_on_ranks STRATEGY POLICY FOLDER [ACCELERATOR]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 """Two passes each. What checkpointing and bf16 are compared with is "windows 2, beta 0.04"."""
 
 
-def replay_all(strategy: str, policy: str, *, devices: int) -> dict[str, Any]:
+def replay_all(strategy: str, policy: str, *, devices: int, accelerator: str = "cpu") -> dict[str, Any]:
     """Figures and trained weights of every optimizer step, by combination."""
     results = {}
     for name, combination in COMBINATIONS.items():
@@ -47,7 +47,12 @@ def replay_all(strategy: str, policy: str, *, devices: int) -> dict[str, Any]:
                 optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
                 lr=0.5,
                 max_grad_norm=0.05,
-                trainer_options={"strategy": strategy, "devices": devices, "precision": precision},
+                trainer_options={
+                    "strategy": strategy,
+                    "accelerator": accelerator,
+                    "devices": devices,
+                    "precision": precision,
+                },
                 **options,
             )
         results[name] = {"steps": module.steps, "weights": module.weights}
@@ -55,8 +60,8 @@ def replay_all(strategy: str, policy: str, *, devices: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    strategy, policy, folder = sys.argv[1:]
-    results = replay_all(strategy, policy, devices=2)
+    strategy, policy, folder, accelerator = [*sys.argv[1:], "cpu"][:4]
+    results = replay_all(strategy, policy, devices=2, accelerator=accelerator)
     if ranks.rank() == 0:
         torch.save(results, Path(folder) / f"{strategy}.pt")
 

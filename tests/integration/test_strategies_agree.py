@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,16 +28,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     tiny_model("Qwen2").save_pretrained(policy)  # a tied head
     tiny_tokenizer().save_pretrained(policy)
     found = {"auto": replay_all("auto", str(policy), devices=1)}
-    for strategy in ("ddp", "fsdp2"):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        command += ["-m", "tests.integration.replay_on_ranks", strategy, str(policy), str(folder)]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
-        found[strategy] = torch.load(folder / f"{strategy}.pt", weights_only=False)
-    return found
+    return found | {strategy: replay_on_two(strategy, policy, folder) for strategy in ("ddp", "fsdp2")}
 
 
-def _norms(result: dict[str, Any]) -> list[float]:
+def replay_on_two(strategy: str, policy: Path, folder: Path, accelerator: str = "cpu") -> Results:
+    """What two processes make of it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.integration.replay_on_ranks", strategy, str(policy), str(folder), accelerator]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return torch.load(folder / f"{strategy}.pt", weights_only=False)
+
+
+def norms(result: dict[str, Any]) -> list[float]:
     return [step["grad_norm"] for step in result["steps"]]
 
 
@@ -47,8 +51,8 @@ def test_norms_weights_and_figures_are_those_of_one_process(
 ) -> None:
     one, two = results["auto"][name], results[strategy][name]
     assert len(two["steps"]) == 2 * COMBINATIONS[name]["updates"]
-    assert min(_norms(one)) > 0.1  # twice the bound and more: every step is clipped
-    assert _norms(two) == pytest.approx(_norms(one), rel=1e-5)
+    assert min(norms(one)) > 0.1  # twice the bound and more: every step is clipped
+    assert norms(two) == pytest.approx(norms(one), rel=1e-5)
     for mine, theirs in zip(two["weights"], one["weights"], strict=True):
         for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
@@ -63,7 +67,7 @@ def test_norms_weights_and_figures_are_those_of_one_process(
 @pytest.mark.parametrize("lora", ["", ", LoRA"], ids=["whole model", "LoRA"])
 def test_gradient_checkpointing_changes_nothing(results: dict[str, Results], strategy: str, lora: str) -> None:
     plain, again = results[strategy][f"windows 2, beta 0.04{lora}"], results[strategy][f"checkpointing{lora}"]
-    assert _norms(again) == pytest.approx(_norms(plain), rel=1e-5)
+    assert norms(again) == pytest.approx(norms(plain), rel=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
@@ -75,8 +79,8 @@ def test_bfloat16_has_a_first_ratio_of_one_and_about_the_same_gradient(
     assert low["steps"][0]["ratio"] == 1.0
     assert low["steps"][0]["kl"] == 0.0
     # Later steps clip other tokens, and go other ways.
-    assert _norms(low)[:2] == pytest.approx(_norms(precise)[:2], rel=0.1)
-    assert _norms(low)[:2] != _norms(precise)[:2]
+    assert norms(low)[:2] == pytest.approx(norms(precise)[:2], rel=0.1)
+    assert norms(low)[:2] != norms(precise)[:2]
     assert {weight.dtype for weight in low["weights"][-1]} == {torch.float32}
 
 
