@@ -164,8 +164,7 @@ def replay(
         enable_model_summary=False,
         default_root_dir=tmp_path,
         callbacks=[attach, *callbacks],
-        **{"max_epochs": 1, "accelerator": "cpu", "devices": 1, "use_distributed_sampler": False}
-        | (trainer_options or {}),
+        **defaults | (trainer_options or {}),
     )
     loader = DataLoader([PromptBatch([]) for _ in range(rollouts)], batch_size=None, collate_fn=lambda item: item)
     trainer.fit(module, loader)
