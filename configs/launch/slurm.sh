@@ -70,12 +70,14 @@ export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it 
 srun --kill-on-bad-exit=1 "${PYTHON:-python}" -u -m grpo_lightning "${arguments[@]}" &
 step=$!
 stopping=
-trap 'stopping=yes; kill -USR1 "$step" || true' USR1
-code=0
-wait "$step" || code=$?
-while kill -0 "$step" 2>/dev/null; do # the signal ended the waiting, not the step
+interrupted=
+trap 'stopping=yes interrupted=yes; kill -USR1 "$step" || true' USR1
+while
     code=0
     wait "$step" || code=$?
+    [[ -n "$interrupted" ]] # by the signal, which ends the waiting and not the step
+do
+    interrupted=
 done
 
 if [[ -z "$stopping" || $code != 0 ]]; then
