@@ -106,12 +106,12 @@ def parser() -> Any:
     return Parsed(words([CONFIGS / "quickstart.yaml"]))._parser("fit")
 
 
-def combinations(trains_by_rollouts: bool) -> list[tuple[Path, ...]]:
-    """Every strategy with every sampler and every objective, and every strategy with every adapter."""
-    if not trains_by_rollouts:
-        return [(strategy,) for strategy in OVERLAYS["strategy"]]
-    kinds = OVERLAYS["strategy"], OVERLAYS["engine"], OVERLAYS["objective"]
-    return [*itertools.product(*kinds), *itertools.product(OVERLAYS["strategy"], OVERLAYS["adapter"])]
+def combinations(trains_by_rollouts: bool) -> list[list[Path]]:
+    """Every strategy with every sampler, every objective and every adapter or none."""
+    kinds: list[list[Path | None]] = [list(OVERLAYS["strategy"])]
+    if trains_by_rollouts:
+        kinds += [list(OVERLAYS["engine"]), list(OVERLAYS["objective"]), [None, *OVERLAYS["adapter"]]]
+    return [[file for file in files if file is not None] for files in itertools.product(*kinds)]
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)
