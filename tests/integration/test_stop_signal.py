@@ -93,3 +93,17 @@ def test_without_checkpoints(tiny: Path, tmp_path: Path, capsys: pytest.CaptureF
     config["trainer"]["callbacks"] = [announce(1)]
     assert "after step 1 without a checkpoint" in fit(capsys, config).err
     assert len(rows(tmp_path / "run")) == 1
+
+
+def test_killed_while_a_checkpoint_took_the_place_of_another(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The link still names the older file, which is gone; the newer one is there."""
+    config = grpo(tiny, tmp_path / "run")
+    fit(capsys, config)
+    link = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    link.unlink()
+    link.symlink_to("step1.ckpt")
+    fit(capsys, config, "--trainer.max_steps=3", "--ckpt_path=last")
+    assert [row["step"] for row in rows(tmp_path / "run")] == ["1", "2", "3"]
+    assert not list((tmp_path / "run").glob("previous-*"))
