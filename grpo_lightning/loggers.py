@@ -97,6 +97,37 @@ class MetricsCSV(Logger):
         draft.replace(self.path)
 
 
+class StepFigures:
+    """Figures of optimizer steps: metrics.csv gets each, the other loggers means over ``--trainer.log_every_n_steps``.
+
+    A figure that came with some of the steps only (a rollout's comes with its first) is averaged over those.
+    """
+
+    LATEST = frozenset({"learning_rate", "num_tokens"})
+    """Figures whose last value says more than their mean."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[float]] = {}
+
+    def log(self, figures: dict[str, float], loggers: list[Logger], *, step: int, every: int) -> None:
+        """Take the figures of optimizer step ``step``, and log what is due."""
+        for logger in loggers:
+            if isinstance(logger, MetricsCSV):
+                logger.log_metrics(figures, step=step)
+        for name, value in figures.items():
+            self._found.setdefault(name, []).append(float(value))
+        if step % max(every, 1) == 0:
+            self.flush(loggers, step=step)
+
+    def flush(self, loggers: list[Logger], *, step: int) -> None:
+        """Log the means of what was not logged yet."""
+        means = {n: values[-1] if n in self.LATEST else sum(values) / len(values) for n, values in self._found.items()}
+        self._found = {}
+        for logger in loggers:
+            if means and not isinstance(logger, MetricsCSV):
+                logger.log_metrics(means, step=step)
+
+
 class TensorBoard(TensorBoardLogger):
     """Lightning's logger, opened by the first figure: a start that is refused leaves no file behind.
 

@@ -102,7 +102,7 @@ class GRPOModule(PolicyModule):
                 self._stop_on_mismatch(result, truncated=rollout.truncated)
                 result |= self.take_step(signal=bool(window.micro_batches))
                 result["time/update"] = time.perf_counter() - start
-                self.log_figures(result, bar=("reward", "completions/mean_length"))
+                self.log_step(result, bar=("reward", "completions/mean_length"))
                 start, rollout_figures = time.perf_counter(), {}
 
     def score(self, batch: SequenceBatch, *, temperature: float, reference: bool = False) -> Tensor:

@@ -14,6 +14,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.loggers import StepFigures
 from grpo_lightning.models.adapters import LoRA
 from grpo_lightning.models.clipping import clip_grad_norm
 from grpo_lightning.models.loading import (
@@ -108,6 +109,7 @@ class PolicyModule(L.LightningModule):
         """Grows with every change of the weights, so that the sampler knows when it is behind."""
         self.skipped_in_a_row = 0
         self._configured_groups: list[dict[str, Any]] = []
+        self._step_figures = StepFigures()
 
     # --- model ---------------------------------------------------------------------------------------------------
 
@@ -241,9 +243,20 @@ class PolicyModule(L.LightningModule):
             )
 
     def log_figures(self, figures: dict[str, float], *, bar: Iterable[str] = ()) -> None:
-        """One row for every logger at the current optimizer step, and callbacks and the progress bar told."""
+        """Figures for every logger at the current optimizer step, and callbacks and the progress bar told."""
         for logger in self.loggers:
             logger.log_metrics(figures, step=self.global_step)
+        self._tell(figures, bar)
+
+    def log_step(self, figures: dict[str, float], *, bar: Iterable[str] = ()) -> None:
+        """Figures of one optimizer step, which other loggers than metrics.csv show as means over several."""
+        self._step_figures.log(figures, self.loggers, step=self.global_step, every=self.trainer.log_every_n_steps)
+        self._tell(figures, bar)
+
+    def on_train_end(self) -> None:
+        self._step_figures.flush(self.loggers, step=self.global_step)
+
+    def _tell(self, figures: dict[str, float], bar: Iterable[str]) -> None:
         shown = set(bar)
         for name, value in figures.items():
             self.log(name, float(value), logger=False, prog_bar=name in shown, batch_size=1)

@@ -52,7 +52,7 @@ class SFTModule(PolicyModule):
             figures.add({"entropy": scores.entropy}, micro_batch.counted)
             figures.add_total("loss", loss / self.trainer.world_size)
         result = figures.result() | self.take_step(signal=True)
-        self.log_figures(result | {"time/update": time.perf_counter() - start}, bar=("loss",))
+        self.log_step(result | {"time/update": time.perf_counter() - start}, bar=("loss",))
 
     def _window(self, batch: PromptBatch) -> Window[SequenceBatch]:
         """The batch's prompts and targets, each ended by the end-of-sequence token."""

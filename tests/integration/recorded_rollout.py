@@ -120,10 +120,10 @@ class Recorded(GRPOModule):
         self.steps: list[dict[str, float]] = []
         self.weights: list[list[Tensor]] = []
 
-    def log_figures(self, figures: dict[str, float], **kwargs: Any) -> None:
+    def log_step(self, figures: dict[str, float], **kwargs: Any) -> None:
         self.steps.append(figures)
         self.weights.append([whole(p.detach()).cpu().clone() for p in self.policy.parameters() if p.requires_grad])
-        super().log_figures(figures, **kwargs)
+        super().log_step(figures, **kwargs)
 
 
 def replay(

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grpo_lightning.loggers import MetricsCSV, TensorBoard
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from grpo_lightning.loggers import MetricsCSV, StepFigures, TensorBoard
 
 
 def test_rows_are_written_at_once_and_columns_may_come_later(tmp_path: Path) -> None:
@@ -38,3 +40,30 @@ def test_tensorboard_opens_with_the_first_figure(tmp_path: Path) -> None:
     logger.log_metrics({"loss": 0.5}, step=1)
     logger.finalize("success")
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+class Board(DummyLogger):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.points.append((step, metrics))
+
+
+def test_the_file_gets_every_step_and_a_board_the_means_of_those_that_had_the_figure(tmp_path: Path) -> None:
+    table, board, figures = MetricsCSV(str(tmp_path)), Board(), StepFigures()
+    for step, values in enumerate(
+        [{"loss": 1.0, "reward": 0.5, "learning_rate": 1e-3}, {"loss": 2.0, "learning_rate": 2e-3},
+         {"loss": 6.0, "reward": 1.5, "learning_rate": 3e-3}, {"loss": 7.0}], start=1,
+    ):  # fmt: skip
+        figures.log(values, [table, board], step=step, every=3)
+    assert board.points == [(3, {"loss": 3.0, "reward": 1.0, "learning_rate": 3e-3})]
+    figures.flush([table, board], step=4)
+    figures.flush([table, board], step=4)
+    assert board.points[1:] == [(4, {"loss": 7.0})]
+    assert [line.split(",")[:2] for line in table.path.read_text().splitlines()[1:]] == [
+        ["1", "1.0"], ["2", "2.0"], ["3", "6.0"], ["4", "7.0"],
+    ]  # fmt: skip
