@@ -81,10 +81,13 @@ class MetricsCSV(Logger):
         self._rows, self._columns = {}, ["step"]
         if self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:
-                # A run that was killed may have left half a line.
-                reader = csv.DictReader(line for line in file if line.endswith("\n"))
-                self._columns = list(reader.fieldnames or ["step"])
-                self._rows = {int(row["step"]): dict(row) for row in reader}
+                lines = file.readlines()
+            whole = [line for line in lines if line.endswith("\n")]
+            reader = csv.DictReader(whole)
+            self._columns = list(reader.fieldnames or ["step"])
+            self._rows = {int(row["step"]): dict(row) for row in reader}
+            if len(whole) < len(lines):  # a run that was killed may have left half a line
+                self._rewrite()
 
     def _rewrite(self) -> None:
         assert self._rows is not None

@@ -31,6 +31,16 @@ def test_a_resumed_run_goes_on_in_the_file(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
 
+def test_half_a_line_of_a_killed_run_is_no_row(tmp_path: Path) -> None:
+    """``1`` is what is left of step 12 and its figures."""
+    (tmp_path / "metrics.csv").write_text("step,loss\n1,0.5\n11,0.25\n1")
+    logger = MetricsCSV(str(tmp_path))
+    logger.log_metrics({"loss": 0.125}, step=12)
+    assert not logger.forget_after(12)
+    logger.log_metrics({"val/accuracy": 1.0}, step=12)
+    assert logger.path.read_text() == "step,loss,val/accuracy\n1,0.5,\n11,0.25,\n12,0.125,1.0\n"
+
+
 def test_tensorboard_opens_with_the_first_figure(tmp_path: Path) -> None:
     logger = TensorBoard(str(tmp_path / "run"))
     assert not hasattr(logger, "experiment")  # what Lightning asks before any check has run

@@ -1,4 +1,4 @@
-"""The process's own random numbers, from which a user's reward or an augmentation may draw."""
+"""What a resumed run needs that Lightning does not give it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from grpo_lightning import ranks
 from grpo_lightning.rollout.seeds import request_seed
 
 
-class RandomStreams(L.Callback):
-    """Seeds python, numpy and torch before every rollout and every evaluation, from the seed, the step and the rank.
+class ExactResume(L.Callback):
+    """Random streams that are a function of where the run is, and an epoch that begins where the last one was over.
 
-    So what is drawn is a function of where the run is: a resumed run draws what the whole one drew, without any
+    Python, numpy and torch, from which a user's reward or augmentation may draw, are seeded before every rollout and
+    every evaluation from the seed, the step and the rank. So a resumed run draws what the whole one drew, without any
     generator's state in the checkpoint, on the same number of ranks or another, and however often it is evaluated. Each
     rank has a stream of its own. Generators that a user's code makes for itself, and the processes in which isolated
     rewards run, are not touched; samples and the order of the prompts have seeds of their own.
     """
+
+    def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
+        # Resumed from a checkpoint written after an epoch's last batch, Lightning takes that epoch for done but still
+        # for the one that it goes on with: the next would neither be counted, so that a resume from within it would
+        # begin it anew, nor announced to callbacks.
+        loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
+        if loop.restarted_mid_epoch and epochs.processed == epochs.ready:
+            loop.reset_restart_stage()
 
     def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         _seed("training", trainer.global_step)
