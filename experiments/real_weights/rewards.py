@@ -1,34 +1,32 @@
-"""A dense reward for GSM8K: partial credit where a whole answer is still out of reach."""
+"""A dense reward for GSM8K: partial credit where a right answer is still out of reach."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-_RESULT = re.compile(r"<<[^<>]*=([^<>=]*)>>")
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_WORD = re.compile(r"####|\d[\d,]*(?:\.\d+)?|[^\W\d_]+")
 _NEXT_QUESTION = re.compile(r"^\s*Question:", re.MULTILINE)
 
 
-def gold_steps(
-    completions: Sequence[str], question: Sequence[str], published_answer: Sequence[str], **_: Any
-) -> list[float | None]:
-    """Share of the published solution's intermediate results that the completion states, 0 to 1.
+def solution_overlap(completions: Sequence[str], solution: Sequence[str], **_: Any) -> list[float | None]:
+    """F1 of the completion's words, numbers and ``####`` against those of the published solution, 0 to 1.
 
-    The results are those of the notes ``<<48/2=24>>``. One that also stands in the question is left out, for copying
-    is no work; None if none is left. A next question that a base model makes up does not count. The reward does not
-    look at how a number was come by, and writing many numbers can please it: it goes beside a reward for the right
-    answer, in runs too short to be gamed.
+    F1 = 2 · |shared| / (|completion| + |solution|), each word counted as often as it stands there; its order does not
+    count. A next question that a base model makes up is cut off first. It says how much a text looks like the solution,
+    not whether it is right, so it goes beside a reward for the right answer and into short runs only.
     """
     scores: list[float | None] = []
-    for completion, asked, published in zip(completions, question, published_answer, strict=True):
-        results = {value for note in _RESULT.findall(published) for value in numbers(note)} - numbers(asked)
-        stated = numbers(_NEXT_QUESTION.split(completion, maxsplit=1)[0])
-        scores.append(len(results & stated) / len(results) if results else None)
+    for completion, gold in zip(completions, solution, strict=True):
+        own = words(_NEXT_QUESTION.split(completion, maxsplit=1)[0])
+        published = words(gold)
+        shared = (own & published).total()
+        scores.append(2 * shared / max(own.total() + published.total(), 1))
     return scores
 
 
-def numbers(text: str) -> set[float]:
-    """Every number in a text, without its sign and its thousands marks."""
-    return {float(number.replace(",", "")) for number in _NUMBER.findall(text)}
+def words(text: str) -> Counter[str]:
+    """Words in lower case, numbers without thousands marks, and ``####``, with their counts."""
+    return Counter(word.replace(",", "") for word in _WORD.findall(text.lower()))

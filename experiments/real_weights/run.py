@@ -29,7 +29,7 @@ FIGURES = (
     "sampling/logp_difference/max",
     "reward",
     "rewards/gsm8k_accuracy/mean",
-    "rewards/gold_steps/mean",
+    "rewards/solution_overlap/mean",
     "frac_reward_zero_std",
     "rollout/frac_dropped_sequences",
     "entropy",
@@ -61,8 +61,10 @@ def main() -> None:
         "precision": arguments.precision,
         "seed": arguments.seed,
         "policy": "a local folder" if Path(arguments.policy).exists() else arguments.policy,
+        "options": arguments.options,
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "fit_peak_memory_gib": memory,
+        "completions_per_step": len((run / "samples" / "rollout_000001.jsonl").read_text("utf-8").splitlines()),
         "steps": steps(run),
         "evaluations": evaluations(run),
         "reloaded_answers_equal": equal_answers(run, arguments.steps),
@@ -118,11 +120,14 @@ def command_line(command: str, *options: str) -> float:
     return round(usage.ru_maxrss * unit / 2**30, 2)
 
 
-def steps(run: Path) -> list[dict[str, float]]:
-    """One entry per optimizer step."""
+def steps(run: Path) -> list[dict[str, float | None]]:
+    """One entry per optimizer step; None where a step without signal has no such figure."""
     with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["grad_norm"]]
-    return [{"step": int(row["step"]), **{name: float(row[name]) for name in FIGURES}} for row in rows]
+    return [
+        {"step": int(row["step"]), **{name: float(row[name]) if row[name] else None for name in FIGURES}}
+        for row in rows
+    ]
 
 
 def evaluations(run: Path) -> dict[str, Any]:
