@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProg
 from lightning.pytorch.callbacks.progress.tqdm_progress import convert_inf
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grpo_lightning.callbacks.checkpoint import CheckpointHeader, RunCheckpoint, read_header
@@ -244,6 +245,12 @@ class GRPOCommandLine(LightningCLI):
         if self._header is None:
             rollout.resumes = given is not None
             return
+        sharded = isinstance(self.trainer.strategy, ModelParallelStrategy | FSDPStrategy)
+        if Path(given).is_dir() and not sharded:
+            raise UserError(
+                f"--ckpt_path {given}: is a folder of shards; go on with the --trainer.strategy that wrote it, fsdp2 or "
+                "fsdp, on any number of ranks"
+            )
         rollout.loaded_step = self._header.step
         run = self._header.callbacks.get("RunFolderCallback", {}).get("wandb_run")
         for logger in self.trainer.loggers if run and goes_on(Path(self._root), given) else []:

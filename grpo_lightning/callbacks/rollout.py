@@ -127,7 +127,7 @@ class RolloutCallback(L.Callback):
         self.longest_completion = 0
         """Of what will be generated, training and evaluation together, in tokens; see ``allow_length``."""
         self.resumes = False
-        """True for a ``fit`` from a checkpoint: how many steps are left is known only once that is loaded."""
+        """True for a ``fit`` from a checkpoint of which nothing is known until it is loaded."""
         self.loaded_step = 0
         """Optimizer steps behind the checkpoint that was loaded last."""
         self._collector: RolloutCollector | None = None

@@ -471,6 +471,14 @@ def test_a_file_that_is_no_checkpoint(resumable: Path, tmp_path: Path, capsys: p
     assert listing(resumable) == before
 
 
+def test_shards_are_for_strategies_that_read_them(on_two_ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = on_two_ranks / "sharded"
+    arguments = ["--config", str(whole / "config.yaml"), "--trainer.devices=1", "--trainer.limit_val_batches=1"]
+    arguments += ["--ckpt_path", str(checkpoint(whole, 6)), "--trainer.default_root_dir", str(whole.with_name("one"))]
+    refused = run(capsys, "validate", *arguments, "--trainer.strategy=auto")
+    assert "is a folder of shards; go on with the --trainer.strategy that wrote it" in refused.mistake
+
+
 def test_last_passes_over_what_is_incomplete(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoints = resumable / "checkpoints"
     (checkpoints / "last.ckpt").write_bytes(b"half a checkpoint")
