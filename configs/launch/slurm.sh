@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Train with SLURM on one host or many: one task is one rank on one GPU. It goes on by itself when the time is over, when
-# the job is preempted, and when a host fails.
+# Train with SLURM on one host or many: one task is one rank on one GPU. It goes on by itself when the time is over,
+# when the job is preempted, and when a host fails.
 #
-#   sbatch configs/launch/slurm.sh fit --config configs/gsm8k.yaml --trainer.strategy fsdp2
+#   sbatch configs/launch/slurm.sh fit --config configs/gsm8k_qwen2.5_0.5b.yaml --trainer.strategy fsdp2
 #   sbatch --nodes=4 --time=48:00:00 configs/launch/slurm.sh fit ...        # sbatch's options win over those below
 #
 # Submit it from the checkout with the environment activated. What stands behind the script is a `fit` command of
@@ -15,9 +15,9 @@
 # How it goes on. 300 seconds before the time limit SLURM signals this script, which passes it on to the ranks: they
 # finish the rollout at hand, and an evaluation if one is due or going on, write a checkpoint and end; then the job is
 # queued again. A preempted job, or one whose host failed, is queued again by SLURM and loses what came after its last
-# checkpoint (every 50 rollouts and after each evaluation). Started again, the same command goes on from the run folder's
-# newest checkpoint. If a rollout takes longer, give it more time: sbatch --signal=B:USR1@1200. A job that is not ready
-# at its limit ends there; `RUN_FOLDER=runs/<job name>-<job id> sbatch ...` goes on with it.
+# checkpoint (every 50 rollouts and after each evaluation). Started again, the same command goes on from the newest
+# checkpoint. If a rollout takes longer, give it more time: sbatch --signal=B:USR1@1200. A job that is not
+# ready at its limit ends there; `RUN_FOLDER=runs/<job name>-<job id> sbatch ...` goes on with it.
 #
 #SBATCH --job-name=grpo
 #SBATCH --nodes=1
@@ -30,7 +30,7 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 #
-# One task per GPU, and every task sees all GPUs of its host: not --gpus-per-task, which hides the others from Lightning.
+# One task per GPU, and every task sees all GPUs of its host: not --gpus-per-task, which hides the others.
 # On hosts without GPUs: sbatch --gpus-per-node=0 --ntasks-per-node=2.
 set -euo pipefail
 
@@ -40,7 +40,7 @@ refuse() {
 }
 
 [[ -n "${SLURM_JOB_ID:-}" ]] || refuse "this is no SLURM job; submit it: sbatch $0 fit --config ..."
-[[ -n "${SLURM_NTASKS_PER_NODE:-}" ]] || refuse "the job has no --ntasks-per-node; give it the number of GPUs of a host"
+[[ -n "${SLURM_NTASKS_PER_NODE:-}" ]] || refuse "the job has no --ntasks-per-node; give it a host's number of GPUs"
 [[ "${1:-}" == fit ]] || refuse "give a fit command: sbatch slurm.sh fit --config ...; the others need no such script"
 for argument; do
     case $argument in

@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # Train on several hosts with torchrun. Run it on every host, with the host's own number:
 #
-#   HOSTS=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 configs/launch/torchrun.sh fit --config configs/gsm8k.yaml   # on 10.0.0.1
-#   HOSTS=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 configs/launch/torchrun.sh fit --config configs/gsm8k.yaml   # on the other
+#   export HOSTS=2 MASTER_ADDR=10.0.0.1
+#   NODE_RANK=0 configs/launch/torchrun.sh fit --config configs/gsm8k_qwen2.5_0.5b.yaml    # on 10.0.0.1
+#   NODE_RANK=1 configs/launch/torchrun.sh fit --config configs/gsm8k_qwen2.5_0.5b.yaml    # on the other
 #
 # or on all of them from one terminal, where ssh asks for no password and the checkout has the same path everywhere:
 #
 #   hosts=(10.0.0.1 10.0.0.2)
 #   for i in "${!hosts[@]}"; do
-#       ssh -tt "${hosts[i]}" "cd $PWD && . .venv/bin/activate && HOSTS=${#hosts[@]} NODE_RANK=$i \
-#           MASTER_ADDR=${hosts[0]} configs/launch/torchrun.sh fit --config configs/gsm8k.yaml" </dev/null &
-#   done; wait
+#       ssh -tt "${hosts[i]}" "cd $PWD && . .venv/bin/activate &&
+#           HOSTS=${#hosts[@]} NODE_RANK=$i MASTER_ADDR=${hosts[0]} configs/launch/torchrun.sh fit --config ..." </dev/null &
+#   done
+#   for i in "${!hosts[@]}"; do wait -n || kill $(jobs -p) 2>/dev/null; done   # one that fails ends all
+#
+# Without that last line, hosts whose network tells them nothing of a lost one wait for it as long as the strategy's
+# `timeout` says, which is 30 minutes by default.
 #
 # What stands behind the script is a command of `python -m grpo_lightning`, the same on every host; one more
 # `--ckpt_path last` goes on with the run.
@@ -23,13 +28,13 @@
 #   JOIN_TIMEOUT seconds that a host waits for the others; default 600
 #   PYTHON       default python
 #
-# Storage: host 0 writes the run folder, and every host reads the checkpoint when a run goes on. So let
-# --trainer.default_root_dir lie on storage that all hosts share. Without any, a run works too, but before `--ckpt_path`
-# copy the checkpoint from host 0 to the same path on every other host; sharded checkpoints cannot do without. Models and
-# data must have the same paths on every host.
+# Storage: rank 0, on host 0, writes the run folder, and every rank reads the checkpoint when a run goes on. So let
+# --trainer.default_root_dir lie on storage that all hosts share. Without any a run works too, but before
+# `--ckpt_path last` copy checkpoints/ from host 0 to the same path on every other host; sharded checkpoints cannot do
+# without. Models and data must have the same paths on every host.
 #
-# To stop a run and go on later: `pkill -USR1 -f grpo_lightning` on one of the hosts. All ranks finish the rollout at hand,
-# write a checkpoint and end.
+# To stop a run and go on later: `pkill -USR1 -f -- '-m grpo_lightning'` on one of the hosts. All ranks finish the
+# rollout at hand, write a checkpoint and end.
 #
 # Network: gloo and NCCL take the interface that leads to the host's own name. Where that is the wrong one:
 # GLOO_SOCKET_IFNAME=eth1, NCCL_SOCKET_IFNAME=eth1.
@@ -47,11 +52,13 @@ number() { # NAME VALUE LEAST
 }
 
 for name in HOSTS NODE_RANK MASTER_ADDR; do
-    [[ -n "${!name:-}" ]] || refuse "$name is not set; usage: HOSTS=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 $0 fit --config ..."
+    [[ -n "${!name:-}" ]] ||
+        refuse "$name is not set; usage: HOSTS=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 $0 fit --config ..."
 done
 number HOSTS "$HOSTS" 1
 number NODE_RANK "$NODE_RANK" 0
-((NODE_RANK < HOSTS)) || refuse "NODE_RANK=$NODE_RANK: hosts are numbered from 0, so with HOSTS=$HOSTS at most $((HOSTS - 1))"
+((NODE_RANK < HOSTS)) ||
+    refuse "NODE_RANK=$NODE_RANK: hosts are numbered from 0, so with HOSTS=$HOSTS at most $((HOSTS - 1))"
 (($#)) || refuse "no command given; usage: $0 fit --config ..."
 
 python=${PYTHON:-python}
