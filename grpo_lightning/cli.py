@@ -248,8 +248,8 @@ class GRPOCommandLine(LightningCLI):
         sharded = isinstance(self.trainer.strategy, ModelParallelStrategy | FSDPStrategy)
         if Path(given).is_dir() and not sharded:
             raise UserError(
-                f"--ckpt_path {given}: is a folder of shards; go on with the --trainer.strategy that wrote it, fsdp2 or "
-                "fsdp, on any number of ranks"
+                f"--ckpt_path {given}: is a folder of shards; go on with the --trainer.strategy that wrote it, fsdp2 "
+                "or fsdp, on any number of ranks"
             )
         rollout.loaded_step = self._header.step
         run = self._header.callbacks.get("RunFolderCallback", {}).get("wandb_run")
