@@ -58,7 +58,7 @@ def _card(trainer: L.Trainer, pl_module: PolicyModule) -> str:
         f"| {row['step']} | {row['source']} | {row['problems']:.0f} | {100 * row['accuracy']:.1f}% "
         f"| {row['mean_length']:.1f} |"
         for row in rows
-        if row["command"] == "fit"
+        if row["command"] == "fit" and row["problems"]  # without, there is no accuracy
     )
     return (
         "---\nlibrary_name: transformers\ntags: [grpo, grpo_lightning]\n"

@@ -31,19 +31,22 @@ class SamplesCallback(L.Callback):
         number = trainer.fit_loop.total_batch_idx + 1
         if batch.rollout is None or not self.every_n_rollouts or (number - 1) % self.every_n_rollouts:
             return
-        lines = ranks.gather_objects(_lines(batch.rollout))
+        groups = ranks.gather_objects(list(zip(batch.positions, _lines(batch.rollout), strict=True)))
         if ranks.rank() == 0:
+            groups.sort(key=lambda group: group[0])  # the same file on any number of ranks
+            lines = [line for _, group in groups for line in group]
             write_records(Path(trainer.default_root_dir) / "samples" / f"rollout_{number:06d}.jsonl", lines)
 
 
-def _lines(rollout: Rollout) -> list[dict[str, Any]]:
-    lines = []
+def _lines(rollout: Rollout) -> list[list[dict[str, Any]]]:
+    """This rank's records, prompt by prompt."""
+    groups = []
     group_size = rollout.rewards.shape[1]
     # Plain values before ranks exchange them: a tensor's entry would bring all of the tensor along.
     columns = {name: as_json(values) for name, values in rollout.logged_columns.items()}
     for p, (prompt, group) in enumerate(zip(rollout.prompts, rollout.completions, strict=True)):
-        for g, completion in enumerate(group):
-            lines.append(
+        groups.append(
+            [
                 {
                     **completion_record(prompt, completion),
                     "reward": float(rollout.rewards[p, g]),
@@ -51,5 +54,7 @@ def _lines(rollout: Rollout) -> list[dict[str, Any]]:
                     "advantage": float(rollout.advantages[p, g]),
                     **{name: values[p * group_size + g] for name, values in columns.items()},
                 }
-            )
-    return lines
+                for g, completion in enumerate(group)
+            ]
+        )
+    return groups

@@ -1,6 +1,7 @@
-"""Rewards, samplers, data and callbacks that fail on one of several ranks; tests name them by dotted path.
+"""A reward, a sampler and a source that fail; tests name them by dotted path.
 
-The environment says who fails and when: ``FAILS_ON`` (rank), ``FAILS_AT`` (call, from 1) and ``FAILS_AS`` (how).
+The environment says on which ranks and how: ``FAILS=1:error`` or ``FAILS=0:sleep,1:user``. Reward and sampler fail at
+their second call.
 """
 
 from __future__ import annotations
@@ -17,35 +18,31 @@ from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.types import Completion
 from tests.integration.reward_functions import share_of_digits
 
+_calls = {"reward": 0, "engine": 0}
+
 
 def _fail(where: str) -> None:
-    on, how = os.environ["FAILS_ON"], os.environ.get("FAILS_AS", "error")
-    if on not in ("all", os.environ.get("LOCAL_RANK", "0")):
-        return
+    how = dict(entry.split(":") for entry in os.environ["FAILS"].split(",")).get(os.environ.get("LOCAL_RANK", "0"))
+    if how == "error":
+        raise ValueError(f"x in the {where}")
     if how == "user":
         raise UserError(f"x in the {where}")
     if how == "stopped":
         raise RunStopped(f"x in the {where}")
-    if how == "killed":
+    if how == "killed":  # as by the kernel, where memory is short
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "exit":
-        os._exit(7)
-    if how == "sleep":
+    if how == "sleep":  # so that it does not notice what the others do
         time.sleep(600)
-    raise ValueError(f"x in the {where}")
 
 
-_calls = {"reward": 0, "engine": 0}
-
-
-def _count(where: str) -> None:
+def _fail_at_second_call(where: str) -> None:
     _calls[where] += 1
-    if _calls[where] == int(os.environ.get("FAILS_AT", "2")):
+    if _calls[where] == 2:
         _fail(where)
 
 
 def reward(completions: list[Any], **kwargs: Any) -> list[float]:
-    _count("reward")
+    _fail_at_second_call("reward")
     return share_of_digits(completions)
 
 
@@ -53,7 +50,7 @@ class Engine(TransformersEngine):
     def generate(
         self, prompts: list[list[int]], sampling: Sampling, *, group_size: int, seeds: list[int]
     ) -> list[list[Completion]]:
-        _count("engine")
+        _fail_at_second_call("engine")
         return super().generate(prompts, sampling, group_size=group_size, seeds=seeds)
 
 
