@@ -171,11 +171,11 @@ SHARDED = {
     "init_args": {"save_distributed_checkpoint": True},
 }
 ON_TWO_RANKS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "ddp": ("ddp", (2, 6, 10, 18)),
+    "ddp": ("ddp", tuple(range(2, 19, 2))),
     "fsdp2": ("fsdp2", (4, 6)),
     "sharded": (SHARDED, (6, 8)),
 }
-"""Strategies, and the steps that are resumed from: within an epoch, at its end, in the next and at the run's end."""
+"""Strategies, and the steps that are resumed from: all of them under DDP, some in shards, an epoch's end among them."""
 
 
 def on_two_ranks(policy: str, root: Path) -> None:
