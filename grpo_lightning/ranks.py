@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -25,8 +26,24 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def all_max(values: Tensor) -> Tensor:
-    """Entry-wise maximum over ranks, same shape on every rank."""
-    return _reduce(values, dist.ReduceOp.MAX)
+    """Entry-wise maximum over ranks, same shape on every rank; NaN if any rank has NaN."""
+    if not values.is_floating_point():
+        return _reduce(values, dist.ReduceOp.MAX)
+    # The backends' own maximum keeps or loses a NaN by chance.
+    nan = values.isnan()
+    largest, broken = _reduce(
+        torch.stack([values.masked_fill(nan, -torch.inf), nan.to(values.dtype)]), dist.ReduceOp.MAX
+    )
+    return largest.masked_fill(broken > 0, torch.nan)
+
+
+def all_agree(text: str) -> bool:
+    """True if every rank brings the same text: what ranks do together afterwards would hang or mix if they did not."""
+    if not _many():
+        return True
+    number = float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big"))  # exact in float64
+    largest, smallest = all_max(torch.tensor([number, -number], dtype=torch.float64)).tolist()
+    return largest == -smallest
 
 
 def gather_rows(rows: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from grpo_lightning import ranks
+from grpo_lightning.errors import UserError
 from grpo_lightning.functional.masking import masked_sum
 
 
@@ -44,12 +45,20 @@ class TokenMeans:
         self._add("total", name, value.detach().double())
 
     def result(self, *, all_tokens: float = 0.0) -> dict[str, float]:
-        """Means, shares, sums and maxima over all micro-batches and ranks; every rank must have added the same names.
+        """Means, shares, sums and maxima over all micro-batches and ranks.
 
         Args:
             all_tokens: trained tokens of the step over all ranks, those of left-out sequences included; for shares.
+
+        Raises:
+            UserError: if ranks added figures of different names, which cannot be summed.
         """
         keys = sorted(self._sums)
+        if not ranks.all_agree(repr((keys, sorted(self._maxima)))):
+            raise UserError(
+                "--model.objective: its metrics and shares must have the same names on every rank and in every step; "
+                f"one rank has {', '.join(name for _, name in keys)}, another has others"
+            )
         totals = ranks.all_sum(torch.stack([self._tokens, *(self._sums[key] for key in keys)]))
         divisor = {"mean": max(float(totals[0]), 1.0), "share": max(all_tokens, 1.0), "total": 1.0}
         figures = {name: float(sum_) / divisor[kind] for (kind, name), sum_ in zip(keys, totals[1:], strict=True)}

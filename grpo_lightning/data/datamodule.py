@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import warnings
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from grpo_lightning.data.loading import Row, build_prompts, read_rows, without_questions
+from grpo_lightning.data.loading import Row, build_prompts, read_rows, require_same_on_ranks, without_questions
 from grpo_lightning.data.sampler import EpochSampler, deal_evenly
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
@@ -142,6 +143,7 @@ class PromptDataModule(L.LightningDataModule):
                 self._build(self._limited(rows), source)
                 for rows, source in zip(eval_rows, self.eval_sources, strict=True)
             ]
+        require_same_on_ranks(itertools.chain(self.train_prompts or [], *(self.eval_prompts or [])))
 
     def _disjoint_rows(self, eval_rows: list[list[Row]]) -> list[Row]:
         rows = read_rows(self.source)

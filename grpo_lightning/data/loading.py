@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_lightning import ranks
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.errors import UserError
@@ -112,6 +114,22 @@ def build_prompts(
             source, too_long, len(lengths), max_prompt_length, max(lengths),
         )  # fmt: skip
     return LoadedPrompts(prompts=prompts, too_long=too_long)
+
+
+def require_same_on_ranks(prompts: Iterable[Prompt]) -> None:
+    """Ranks that read other rows would take some twice and some never, or wait for each other's last batch.
+
+    Raises:
+        UserError: if they did.
+    """
+    digest = hashlib.blake2b()
+    for prompt in prompts:
+        digest.update(repr((prompt.source, prompt.row, prompt.token_ids)).encode())
+    if not ranks.all_agree(digest.hexdigest()):
+        raise UserError(
+            "--data.source or --data.eval_sources: ranks read different rows; `rows()` must give the same ones in the "
+            "same order in every process, so it may neither draw without a seed nor go through a set"
+        )
 
 
 def _check_row(row: Row, source: str) -> None:

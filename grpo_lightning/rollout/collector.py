@@ -238,7 +238,7 @@ def _mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
 
 
 class _Clock:
-    """Seconds spent in each phase."""
+    """Seconds spent in each phase; the slowest rank's, since the others wait for it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -250,4 +250,5 @@ class _Clock:
         self.seconds[phase] = time.perf_counter() - start
 
     def metrics(self) -> dict[str, float]:
-        return {f"time/{phase}": seconds for phase, seconds in self.seconds.items()}
+        slowest = ranks.all_max(torch.tensor(list(self.seconds.values()), dtype=torch.float64)).tolist()
+        return {f"time/{phase}": seconds for phase, seconds in zip(self.seconds, slowest, strict=True)}

@@ -1,4 +1,4 @@
-"""Two ranks tally what one would."""
+"""Two ranks tally what one would, and exchange figures without losing any."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from grpo_lightning import ranks
 from grpo_lightning.data import JsonLines
+from grpo_lightning.data.loading import require_same_on_ranks
+from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally
+from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import Completion, Prompt
 
 pytestmark = pytest.mark.integration
@@ -62,8 +67,35 @@ def test_two_ranks_tally_what_one_would(tmp_path: Path) -> None:
     assert (first["level=1/accuracy"], first["level=2/accuracy"]) == (0.5, 1.0)
 
 
+def _exchange(rank: int) -> None:
+    """What each rank checks by itself."""
+    # A NaN of either rank shows, at any place (gloo's maximum would keep or lose it by chance).
+    values = torch.arange(9.0)
+    values[4 * rank :: 4] = torch.nan
+    expected = [True, False, False, False, True, False, False, False, True]
+    assert ranks.all_max(values).isnan().tolist() == expected
+    assert ranks.all_max(torch.tensor([rank, -rank])).tolist() == [1, 0]
+    assert ranks.all_agree("the same")
+    assert not ranks.all_agree(f"rank {rank}")
+
+    # Three tokens of 1 on the first rank, one of 0 on the second.
+    means = TokenMeans()
+    means.add({"x": torch.ones(1, 3 - 2 * rank) - rank}, torch.ones(1, 3 - 2 * rank))
+    assert means.result() == {"x": 0.75}
+    other = TokenMeans()
+    other.add({f"x{rank}": torch.ones(1, 1)}, torch.ones(1, 1))
+    with pytest.raises(UserError, match=f"the same names on every rank.*one rank has x{rank}"):
+        other.result()
+
+    prompts = [Prompt(token_ids=[row], text="", row=row) for row in range(3)]
+    require_same_on_ranks(prompts)
+    with pytest.raises(UserError, match="ranks read different rows"):
+        require_same_on_ranks(prompts[:: 1 - 2 * rank])
+
+
 if __name__ == "__main__":
     rank, store = int(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    _exchange(rank)
     print(json.dumps(_tally(rank, 2).result()))
     dist.destroy_process_group()

@@ -15,6 +15,7 @@ def test_alone_everything_is_its_own_total() -> None:
     for function in (ranks.all_sum, ranks.all_max, ranks.gather_rows):
         assert torch.equal(function(values), values)
     assert ranks.gather_objects(["a", 1]) == ["a", 1]
+    assert ranks.all_agree("anything")
 
 
 @pytest.mark.parametrize(("backend", "moved"), [("nccl", 2), ("gloo", 0)])
