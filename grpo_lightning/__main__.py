@@ -47,6 +47,8 @@ def _speak_plainly(level: int) -> None:
     log.addHandler(_AboveTheBars())
     log.setLevel(level)
     log.propagate = False
+    if rank():
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # transformers' too; the first rank's are enough
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda record: not any(word in str(record.msg) for word in ("litlogger", "TPU available"))
     )

@@ -31,7 +31,7 @@ from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
 from grpo_lightning.policy_module import PolicyModule
-from grpo_lightning.processes import stop_by_sigterm
+from grpo_lightning.processes import check_launch, stop_by_sigterm
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +169,7 @@ class GRPOCommandLine(LightningCLI):
             trainer = super().instantiate_trainer(**kwargs, callbacks=callbacks)
         except (MisconfigurationException, ValueError) as error:
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+        check_launch(trainer.num_devices, trainer.num_nodes)
         trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm
         return trainer
 

@@ -42,6 +42,22 @@ def _watch(starter: int) -> None:
     os._exit(1)  # what was to be said, the starter has said
 
 
+def check_launch(devices: int, hosts: int) -> None:
+    """Refuse a trainer for other ranks than torchrun has started: each might train alone, all in one folder.
+
+    Args:
+        devices: processes of a host that the trainer reckons with.
+        hosts: number of hosts that it reckons with.
+    """
+    started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else devices * hosts
+    if started != devices * hosts:
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        raise UserError(
+            f"--trainer.devices {devices} and --trainer.num_nodes {hosts} make {devices * hosts} rank(s), but torchrun "
+            f"started {started} process(es); set --trainer.devices {local} --trainer.num_nodes {started // local}"
+        )
+
+
 def wait_for(children: Iterable[subprocess.Popen]) -> int:
     """Wait for the ranks that this one started; the first exit code that is not 0, else 0.
 

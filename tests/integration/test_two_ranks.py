@@ -178,6 +178,9 @@ def test_uneven_ranks_stay_in_step(tiny: Path, tmp_path: Path, strategy: str, be
     assert broken == [4]  # the loss of rank 1 alone was NaN, and both left the step out
     assert float(table[4]["skipped_steps"]) == 1
     assert len(ending.lines("NaN or inf in the gradient")) == 1
+    gaps = [float(row["sampling/logp_difference/max"]) for row in table if row["sampling/logp_difference/max"]]
+    assert len(gaps) > 50
+    assert max(gaps) < 1e-4  # both samplers have the weights of every step
     seconds = sum(float(row[name]) for row in table for name in ("time/update", "time/generate", "time/sync"))
     assert seconds < 60
 

@@ -55,7 +55,7 @@ def test_the_cause_of_an_error_is_what_counts() -> None:
 
 
 def test_a_process_alone_lets_a_bug_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     bug = KeyError("x")
     with pytest.raises(KeyError) as caught:
@@ -64,6 +64,17 @@ def test_a_process_alone_lets_a_bug_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SystemExit) as stop:
         processes.fail(UserError("a"))
     assert stop.value.code == 2
+
+
+def test_a_trainer_for_other_ranks_than_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")  # Lightning's own launcher sets it too
+    processes.check_launch(1, 1)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    processes.check_launch(4, 2)
+    with pytest.raises(UserError, match=r"make 1 rank.*started 8.*--trainer.devices 4 --trainer.num_nodes 2"):
+        processes.check_launch(1, 1)
 
 
 def test_a_failure_of_another_rank_at_the_very_end_counts() -> None:
