@@ -36,7 +36,7 @@ def on_two(config: dict[str, Any], *options: str, command: str = "fit", launch: 
     """A run on two ranks, which must succeed."""
     folder = Path(config["trainer"]["default_root_dir"])
     file = written(config, folder.with_suffix(".yaml"))
-    ending = Run(launch or LIGHTNING, command, "--config", file, *options, folder=folder.parent).end(timeout=400)
+    ending = Run(launch or LIGHTNING, command, "--config", file, *options, folder=folder.parent).end(timeout=240)
     assert ending.code == 0, ending.err
     assert ending.orphans == []
     return ending
@@ -195,7 +195,7 @@ def test_a_stale_sampler_on_one_rank_stops_both_with_one_message(tiny: Path, tmp
         trainer__strategy="fsdp2",
     )
     file = written(config, tmp_path / "run.yaml")
-    ending = Run(LIGHTNING, "fit", "--config", file, folder=tmp_path).end(timeout=300)
+    ending = Run(LIGHTNING, "fit", "--config", file, folder=tmp_path).end(timeout=240)
     assert ending.code == 1, ending.err
     assert ending.orphans == []
     (line,) = ending.lines("stopped: ")

@@ -91,8 +91,9 @@ class Run:
         """Until ``file`` is there."""
         end = time.monotonic() + timeout
         while not file.exists():
-            assert self.process.poll() is None, self._read()
-            assert time.monotonic() < end, self._read()
+            if self.process.poll() is not None or time.monotonic() > end:
+                self._kill()
+                raise AssertionError(self._read())
             time.sleep(0.1)
 
     def interrupt(self) -> None:
@@ -105,18 +106,21 @@ class Run:
         try:
             code = self.process.wait(timeout)
             seconds = time.monotonic() - start
-            while time.monotonic() - start < timeout and self.processes() and time.monotonic() - start - seconds < 8:
+            while self.processes() and time.monotonic() - start < min(seconds + 8, timeout):
                 time.sleep(0.1)
             orphans = list(self.processes().values())
         except subprocess.TimeoutExpired:
             code, seconds, orphans = -999, timeout, [f"still running: {line}" for line in self.processes().values()]
         finally:
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.wait()
+            self._kill()
         out, err = self._read()
         return Ending(code, out, err, seconds, orphans)
+
+    def _kill(self) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     def _read(self) -> tuple[str, str]:
         texts = []
