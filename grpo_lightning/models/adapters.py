@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -74,77 +73,113 @@ class LoRA:
                     "--model.adapter.target_modules: an adapter on the embedding or the head is not supported; "
                     "all-linear leaves them out"
                 )
-        for parameter in model.parameters():
-            if parameter.requires_grad:  # small, and steps of 1e-6 get lost in bfloat16
-                parameter.data = parameter.data.float()
 
     def _put_on(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         from peft import LoraConfig
 
-        if self.path is None:
-            config = LoraConfig(
-                r=self.r,
-                lora_alpha=self.lora_alpha,
-                target_modules=self.target_modules,
-                use_rslora=self.use_rslora,
-                lora_dropout=0.0,
-                bias="none",
-                task_type="CAUSAL_LM",
-            )
-            try:
-                model.add_adapter(config, TRAINED)
-            except ValueError as error:
-                raise UserError(
-                    f"--model.adapter.target_modules {self.target_modules}: {' '.join(str(error).split())}"
-                ) from error
-        else:
+        if self.path is not None:
             self._load(model, with_reference=with_reference)
+            return
+        config = LoraConfig(
+            r=self.r,
+            lora_alpha=self.lora_alpha,
+            target_modules=self.target_modules,
+            use_rslora=self.use_rslora,
+            lora_dropout=0.0,
+            bias="none",
+            task_type="CAUSAL_LM",
+        )
+        try:
+            _add(model, config, TRAINED)
+        except ValueError as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"--model.adapter.target_modules {self.target_modules}: {reason}") from error
 
     def _load(self, model: PreTrainedModel, *, with_reference: bool) -> None:
-        from peft import PeftConfig
+        from peft import LoraConfig, PeftConfig, load_peft_weights
 
-        assert self.path is not None
+        flag = f"--model.adapter.path {self.path}"
         try:
             config: Any = PeftConfig.from_pretrained(self.path)
+            saved = load_peft_weights(self.path, device="cpu")
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"--model.adapter.path {self.path}: no adapter can be read there; give a folder with "
-                f"adapter_config.json, as a run writes to adapter/ ({' '.join(str(error).split())[:200]})"
+                f"{flag}: no adapter can be read there; give a folder with adapter_config.json, as a run writes to "
+                f"adapter/ ({' '.join(str(error).split())[:200]})"
             ) from error
-        kind = getattr(config.peft_type, "value", config.peft_type)
-        others = ("use_dora", "modules_to_save", "trainable_token_indices", "target_parameters")
-        odd = [name for name in others if getattr(config, name, None)]
-        if kind != "LORA" or odd or config.bias != "none":
-            raise UserError(
-                f"--model.adapter.path {self.path}: plain LoRA adapters only, and this is {kind} with "
-                f"{', '.join(odd) or f'bias {config.bias!r}'}"
-            )
+        if odd := _beyond_plain_lora(config, LoraConfig()):
+            raise UserError(f"{flag}: plain LoRA adapters only, and this one has {', '.join(odd)}")
+        config.lora_dropout, config.inference_mode = 0.0, False
+        saved = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
         for name in (TRAINED, REFERENCE) if with_reference else (TRAINED,):
             try:
-                model.load_adapter(self.path, name, is_trainable=True)
-            except (OSError, ValueError, RuntimeError, KeyError) as error:
-                raise UserError(
-                    f"--model.adapter.path {self.path}: does not fit the model: {' '.join(str(error).split())[:200]}"
-                ) from error
-        for layer in lora_layers(model).values():
-            layer.lora_dropout.update({name: nn.Identity() for name in layer.lora_dropout})
+                _add(model, config, name)
+                missing = _fill(model, saved, name)
+            except (ValueError, RuntimeError) as error:
+                missing = [" ".join(str(error).split())[:200]]
+            if missing:
+                raise UserError(f"{flag}: does not fit the model: {missing[0]}")
         model.set_adapter(TRAINED)
         log.info("adapter %s: r %d, lora_alpha %g", self.path, config.r, config.lora_alpha)
+
+
+PLAIN = {
+    *("r", "lora_alpha", "target_modules", "exclude_modules", "use_rslora", "rank_pattern", "alpha_pattern"),
+    *("layers_to_transform", "layers_pattern", "fan_in_fan_out", "lora_dropout", "inference_mode"),
+    *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "runtime_config"),
+    *("megatron_core", "qalora_group_size", "ensure_weight_tying"),
+}
+"""Fields of peft's ``LoraConfig`` under which an adapter is W + s · B A, whatever their values."""
+
+
+def _beyond_plain_lora(config: Any, default: Any) -> list[str]:
+    """What makes an adapter another thing than W + s · B A: its sampler would get other weights than the policy has."""
+    if type(config) is not type(default):
+        return [f"peft_type {getattr(config.peft_type, 'value', config.peft_type)}"]
+    odd = [f for f in vars(default) if f not in PLAIN and getattr(config, f) != getattr(default, f)]
+    if config.init_lora_weights in (False, "gaussian"):  # others change W as well
+        odd.remove("init_lora_weights")
+    return odd
+
+
+def _add(model: PreTrainedModel, config: Any, name: str) -> None:
+    """A new adapter in float32: it is small, and steps of 1e-6 get lost in bfloat16."""
+    model.add_adapter(config, name)
+    for parameter_name, parameter in model.named_parameters():
+        if f".{name}." in parameter_name:
+            parameter.data = parameter.data.float()
+
+
+def _fill(model: PreTrainedModel, saved: dict[str, Tensor], name: str) -> list[str]:
+    """Give an adapter its saved weights; the names that only one of the two has."""
+    from peft import set_peft_model_state_dict
+
+    result = set_peft_model_state_dict(model, saved, adapter_name=name)
+    return [*result.unexpected_keys, *(missing for missing in result.missing_keys if f".{name}." in missing)]
 
 
 @contextmanager
 def reference_adapter(model: PreTrainedModel) -> Iterator[None]:
     """Inside, ``model`` is the policy the run began with: adapters off, or the adapter it started from."""
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+
+    def keep_flags() -> None:
+        # peft moves them to the adapter in use. Under no_grad that would mean nothing, but FSDP2 settles its dtypes in
+        # its first forward by what requires a gradient then.
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
     try:
         if REFERENCE in model.peft_config:
             model.set_adapter(REFERENCE)
         else:
             model.disable_adapters()
+        keep_flags()
         yield
     finally:
-        # Each also gives the trained adapter its gradients back, which peft takes from an adapter that is not in use.
         model.enable_adapters()
         model.set_adapter(TRAINED)
+        keep_flags()
 
 
 def lora_layers(model: nn.Module) -> dict[str, Any]:
@@ -164,31 +199,23 @@ def merged_tensors(model: PreTrainedModel, state: dict[str, Tensor]) -> Iterator
 
     Args:
         model: with or without adapters.
-        state: of ``model.state_dict()``, or a part of it.
+        state: of ``model.state_dict()``.
     """
     layers = lora_layers(model)
     for name, tensor in state.items():
-        prefix, _, leaf = name.rpartition(".base_layer.")
-        if prefix not in layers:
-            if not any(name.startswith(f"{layer}.") for layer in _parents(name, layers)):
-                yield name, whole(tensor)
-        elif leaf == "weight":
-            yield f"{prefix}.{leaf}", whole(tensor).float() + _delta(layers[prefix])
+        if layers and ".lora_" in name:
+            continue
+        prefix, full = name.removesuffix(".base_layer.weight"), whole(tensor)
+        if prefix in layers:
+            yield f"{prefix}.weight", full.float() + _delta(prefix, layers[prefix], state)
         else:
-            yield f"{prefix}.{leaf}", whole(tensor)
+            yield name.replace(".base_layer.", "."), full
 
 
-def _parents(name: str, layers: dict[str, Any]) -> Iterator[str]:
-    """The adapted layers that ``name`` lies in."""
-    parts = name.split(".")
-    return (prefix for i in range(len(parts)) if (prefix := ".".join(parts[:i])) in layers)
-
-
-@torch.no_grad()
-def _delta(layer: Any) -> Tensor:
+def _delta(prefix: str, layer: Any, state: dict[str, Tensor]) -> Tensor:
     """(lora_alpha / r) · B A of the trained adapter, in the layout of the layer's weight, float32."""
-    down, up = whole(layer.lora_A[TRAINED].weight), whole(layer.lora_B[TRAINED].weight)
-    product = (up.float() @ down.float()) * layer.scaling[TRAINED]
+    down, up = (whole(state[f"{prefix}.lora_{part}.{TRAINED}.weight"]).float() for part in "AB")
+    product = (up @ down) * layer.scaling[TRAINED]
     return product.T if layer.fan_in_fan_out else product
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from grpo_lightning.engines.skeleton import weight_shapes
@@ -164,6 +164,30 @@ def test_a_run_goes_on_from_an_exported_adapter_and_takes_it_for_its_reference(t
     torch.testing.assert_close(by_peft(IDS).logits, second.model(IDS).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_a_trained_adapter_is_read_in_float32_onto_a_bfloat16_model(tmp_path: Path) -> None:
+    export_adapter(_adapted(), tmp_path)
+    model = tiny_model().bfloat16()
+    LoRA(path=str(tmp_path)).attach(model, with_reference=True)
+    policy = Policy(model)
+    start = policy(BATCH).logprobs
+    with torch.no_grad(), reference_adapter(model):
+        assert torch.equal(policy(BATCH).logprobs, start)  # KL 0 at step 0
+    own = {name: p for name, p in model.named_parameters() if "lora_" in name}
+    assert {p.dtype for p in own.values()} == {torch.float32}
+    for name, tensor in load_peft_weights(str(tmp_path), device="cpu").items():
+        name = name.removeprefix("base_model.model.").removesuffix(".weight")
+        assert torch.equal(own[f"{name}.default.weight"], tensor)
+        assert torch.equal(own[f"{name}.reference.weight"], tensor)
+
+
+def test_what_requires_gradients_is_the_same_inside_the_reference(tmp_path: Path) -> None:
+    export_adapter(_adapted(), tmp_path)
+    for policy in (_adapted(), _adapted(with_reference=True, path=str(tmp_path))):
+        trainable = _trainable(policy)
+        with reference_adapter(policy.model):
+            assert _trainable(policy) == trainable
+
+
 def test_an_adapter_made_by_peft_is_read_without_its_dropout(tmp_path: Path) -> None:
     theirs = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj", "down_proj"], lora_dropout=0.5))
     _move(theirs)
@@ -191,10 +215,17 @@ def test_layers_that_cannot_be_adapted(modules: str | list[str], named: str) -> 
 
 
 def test_adapters_of_another_kind_or_model_or_none_at_all(tmp_path: Path) -> None:
-    for name, options in {"dora": {"use_dora": True}, "bias": {"bias": "all"}}.items():
+    kinds: dict[str, dict] = {
+        "use_dora": {"use_dora": True},
+        "bias": {"bias": "all"},
+        "lora_bias": {"lora_bias": True},
+        "init_lora_weights": {"init_lora_weights": "pissa"},
+        "modules_to_save": {"modules_to_save": ["lm_head"]},
+    }
+    for name, options in kinds.items():
         model = get_peft_model(tiny_model(), LoraConfig(r=2, target_modules=["q_proj"], **options))
         model.save_pretrained(tmp_path / name)
-        with pytest.raises(UserError, match="plain LoRA adapters only"):
+        with pytest.raises(UserError, match=f"plain LoRA adapters only.* {name}"):
             _adapted(path=str(tmp_path / name))
     with pytest.raises(UserError, match="no adapter can be read there") as error:
         _adapted(path=str(tmp_path / "nothing"))
