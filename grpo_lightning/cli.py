@@ -31,7 +31,7 @@ from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
 from grpo_lightning.policy_module import PolicyModule
-from grpo_lightning.processes import check_launch, stop_by_sigterm
+from grpo_lightning.processes import check_launch, end_soon_after_sigterm, stop_by_sigterm
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +171,8 @@ class GRPOCommandLine(LightningCLI):
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
         check_launch(trainer.num_devices, trainer.num_nodes)
         trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm
+        if trainer.world_size > 1:
+            end_soon_after_sigterm()
         return trainer
 
     def _loggers(self, root: str, given: Any) -> Any:

@@ -32,6 +32,8 @@ from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
+FSDP1_PREFIX = "_fsdp_wrapped_module."
+"""In the names of FSDP1's parameters, but not in those of its state dicts."""
 
 
 class PolicyModule(L.LightningModule):
@@ -134,6 +136,7 @@ class PolicyModule(L.LightningModule):
             attn_implementation=self.attn_implementation,
             gradient_checkpointing=self.gradient_checkpointing and trained,
             trust_remote_code=self.trust_remote_code,
+            device=self.trainer.strategy.root_device,
         )
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -206,7 +209,10 @@ class PolicyModule(L.LightningModule):
             group["lr"] = configured["lr"] * scheduler.lr_lambdas[i](scheduler.last_epoch)
 
     def accumulate(self, loss: Tensor, *, last: bool) -> None:
-        """Backward of one micro-batch; ranks exchange gradients only at the ``last`` one of an optimizer step."""
+        """Backward of one micro-batch; under DDP ranks exchange gradients only at an optimizer step's ``last`` one.
+
+        Under FSDP they do each time: to wait, every rank would have to hold the gradients of the whole model.
+        """
         strategy = self.trainer.strategy
         waits = not last and hasattr(strategy, "block_backward_sync")
         with strategy.block_backward_sync() if waits else nullcontext():
@@ -264,9 +270,16 @@ class PolicyModule(L.LightningModule):
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def trained_state_dict(self) -> dict[str, Tensor]:
-        """What training changes, and so what checkpoints hold: no reference, and of an adapted policy the adapter."""
-        frozen = {name for name, p in self.named_parameters(remove_duplicate=False) if not p.requires_grad}
-        return {k: v for k, v in self.state_dict().items() if k not in frozen and not k.startswith("reference.")}
+        """What training changes, and so what checkpoints hold; see ``_trained``."""
+        return self._trained(self.state_dict())
+
+    def _trained(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """``state`` without the reference, what an adapter leaves frozen, and second names of tied tensors."""
+        assert self.policy is not None
+        parameters = self.named_parameters(remove_duplicate=False)
+        left_out = {name.replace(FSDP1_PREFIX, "") for name, p in parameters if not p.requires_grad}
+        left_out |= {f"policy.model.{name}" for name in self.policy.tied}
+        return {k: v for k, v in state.items() if k not in left_out and not k.startswith("reference.")}
 
     def check_checkpoint(self, shapes: dict[str, torch.Size]) -> None:
         """Refuse a checkpoint of another model.
@@ -294,8 +307,7 @@ class PolicyModule(L.LightningModule):
         return result
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        kept = self.trained_state_dict()
-        checkpoint["state_dict"] = {k: v for k, v in checkpoint["state_dict"].items() if k in kept}
+        checkpoint["state_dict"] = self._trained(checkpoint["state_dict"])
 
 
 def frozen(module: nn.Module) -> nn.Module:

@@ -24,6 +24,8 @@ STARTER = "GRPO_LIGHTNING_STARTER"
 LOOK_SECONDS = 0.5
 SPEAKS_ALONE_SECONDS = 4.0
 """A failure on all ranks reaches them all within this time; the first rank speaks for them."""
+GRACE_SECONDS = 10.0
+"""From SIGTERM to the end of a rank that does not end by itself."""
 LAST_SECONDS = 60.0
 """For the other ranks to end once the first is done: nothing but clearing up is left."""
 
@@ -112,6 +114,25 @@ def stop_by_sigterm(*_: Any) -> NoReturn:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     raise SIGTERMException
+
+
+def end_soon_after_sigterm() -> None:
+    """From now on SIGTERM ends this rank after some seconds, whatever its main thread waits for.
+
+    Python runs a handler between two of its own instructions, so never while the main thread waits in an exchange for a
+    rank that is gone, of which NCCL tells it nothing. But the signal's number is written to a descriptor at once.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        while signal.SIGTERM not in os.read(read, 1):
+            pass
+        time.sleep(GRACE_SECONDS)
+        end(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, name="sigterm-watch", daemon=True).start()
 
 
 def _several() -> bool:

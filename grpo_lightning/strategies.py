@@ -13,10 +13,13 @@ from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy, StrategyRegistry
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.fsdp import MixedPrecision as MixedPrecisionFSDP1
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, wrap
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from grpo_lightning.models.adapters import whole
+from grpo_lightning.errors import UserError
+from grpo_lightning.models.adapters import lora_layers, whole
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.models.sharding import decoder_layers, shard
 
@@ -92,6 +95,20 @@ class FSDP2Strategy(ModelParallelStrategy):
         full = whole(state.detach())
         return full.cpu() if self.global_rank == 0 else full.new_empty(0)
 
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        path = Path(self.broadcast(filepath))
+        if self._save_distributed_checkpoint:
+            if self.is_global_zero:  # written last: until then, shards of two steps do not pass for a checkpoint
+                (path / METADATA).unlink(missing_ok=True)
+            self.barrier()
+            super().save_checkpoint(checkpoint, path)
+        elif self.is_global_zero:
+            # Not by Lightning, which makes the whole file in memory first, beside the tensors.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(".partial")
+            torch.save(checkpoint, draft)
+            draft.replace(path)
+
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         path = Path(self.broadcast(checkpoint_path))
         module: Any = self.lightning_module
@@ -149,18 +166,21 @@ def distributed(policy: Policy, strategy: Strategy) -> nn.Module:
 
 
 def _wrapped_by_fsdp1(policy: Policy, strategy: FSDPStrategy) -> nn.Module:
-    """FSDP1 by Lightning's own settings, GPUs only (not yet run on one); ``fsdp2`` is what is tested."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-    layers = {type(layer) for layer in decoder_layers(policy)}
-    options = {
-        "auto_wrap_policy": ModuleWrapPolicy(layers) if layers else None,
-        "mixed_precision": strategy.mixed_precision_config,
-        "device_id": strategy.root_device,
-        "use_orig_params": True,  # trained and frozen parameters side by side, and one optimizer state for each
-    }
-    return FullyShardedDataParallel(policy, **options | strategy.kwargs)
+    """FSDP1 with the strategy's own options; call it where they hold, inside ``configure_model``."""
+    if lora_layers(policy.model):
+        raise UserError(
+            "--trainer.strategy fsdp: cannot train an adapter (its shards mix what is trained and what is frozen); "
+            "use --trainer.strategy fsdp2"
+        )
+    options: dict[str, Any] = {}
+    if layers := {type(layer) for layer in decoder_layers(policy)}:
+        options["auto_wrap_policy"] = ModuleWrapPolicy(layers)
+    if strategy.mixed_precision is None and str(strategy.precision_plugin.precision).startswith("bf16"):
+        # As under fsdp2. Lightning's also rounds sums of gradients and, worse, the frequencies of rotary positions.
+        options["mixed_precision"] = MixedPrecisionFSDP1(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.float32
+        )
+    return wrap(policy, **options)
 
 
 StrategyRegistry.register("fsdp2", FSDP2Strategy, description="Fully sharded data parallelism (torch fully_shard)")

@@ -64,8 +64,12 @@ def export_adapter(policy: nn.Module, folder: Path) -> None:
         policy: with an adapter.
         folder: to be (re)written.
     """
-    names = [name for name in model_state(policy) if f".{TRAINED}." in name]
-    full = {name: whole(tensor.detach()).cpu() for name, tensor in model_state(policy).items() if name in set(names)}
+    full: dict[str, Tensor] = {}
+    for name, tensor in model_state(policy).items():
+        if f".{TRAINED}." in name:
+            gathered = whole(tensor.detach())
+            if ranks.rank() == 0:
+                full[name] = gathered.cpu()
     if ranks.rank() == 0:
         with _replaced(folder) as draft:
             policy.model.save_pretrained(draft, state_dict=full)

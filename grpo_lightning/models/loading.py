@@ -60,6 +60,7 @@ def load_policy(
     attn_implementation: str,
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
+    device: torch.device | None = None,
 ) -> Policy:
     """A causal language model, wrapped to score tokens.
 
@@ -71,6 +72,7 @@ def load_policy(
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
         gradient_checkpointing: keep only each layer's input for the backward pass and compute the rest again.
         trust_remote_code: run model code that comes with the weights.
+        device: a GPU to load to at once; every rank of a host loads, and its memory may not hold so many copies.
 
     Raises:
         UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
@@ -90,6 +92,7 @@ def load_policy(
         attn_implementation=attn_implementation,
         trust_remote_code=trust_remote_code,
         output_loading_info=True,
+        device_map=device if device is not None and device.type == "cuda" else None,
     )
     if missing := sorted(report["missing_keys"]):
         raise UserError(

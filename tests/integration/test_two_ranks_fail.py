@@ -81,6 +81,16 @@ def test_no_rank_outlives_the_first(tiny: Path, tmp_path: Path) -> None:
     assert ending.code == -signal.SIGKILL
 
 
+def test_a_rank_that_waits_for_another_can_be_stopped(tiny: Path, tmp_path: Path) -> None:
+    # In an exchange no handler runs; with NCCL, the other rank might as well be gone.
+    run = started(tiny, tmp_path, LIGHTNING, "--trainer.strategy", "ddp", *REWARD, fails="1:sleep")
+    run.wait_for(tmp_path / "run" / "metrics.csv", timeout=240)
+    time.sleep(2)
+    os.kill(run.process.pid, signal.SIGTERM)
+    ending = ended(run, timeout=LIMIT_SECONDS)
+    assert ending.code == 143
+
+
 @pytest.mark.vllm
 def test_a_rank_is_killed_beside_vllm(tmp_path: Path) -> None:
     model = build_tiny_model(str(tmp_path / "model"), layers=1)
