@@ -51,6 +51,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
     rows += [
         ["optimizer steps", *(str(len(run["steps"])) for run in runs)],
         ["completions in a step", *(str(run["completions_per_step"]) for run in runs)],
+        ["answers that training left the same", *(_percent(run["answers_equal_before_and_after"]) for run in runs)],
         ["answers of the export equal to the policy's", *(_percent(run["reloaded_answers_equal"]) for run in runs)],
         ["export minus checkpoint, weights", *(f"{w['export_minus_checkpoint']:g}" for w in weights)],
         ["export minus checkpoint, logits", *(f"{w['export_minus_checkpoint_logits']:g}" for w in weights)],

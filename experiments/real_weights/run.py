@@ -67,7 +67,8 @@ def main() -> None:
         "completions_per_step": len((run / "samples" / "rollout_000001.jsonl").read_text("utf-8").splitlines()),
         "steps": steps(run),
         "evaluations": evaluations(run),
-        "reloaded_answers_equal": equal_answers(run, arguments.steps),
+        "answers_equal_before_and_after": equal_answers(run, answers(0), answers(arguments.steps)),
+        "reloaded_answers_equal": equal_answers(run, answers(arguments.steps), answers(None)),
         "weights": compare_weights(arguments.policy, run, steps=arguments.steps),
         "seconds": round(time.perf_counter() - start),
     }
@@ -138,13 +139,18 @@ def evaluations(run: Path) -> dict[str, Any]:
     return {stage: {name: line[name] for name in kept} for stage, line in found}
 
 
-def equal_answers(run: Path, last_step: int) -> float:
-    """Share of the greedy answers that are the same of the policy in memory and of its export."""
-    in_memory, read_back = (
+def answers(step: int | None) -> str:
+    """The file with the answers at a step of the fit, or with those that the export gave."""
+    return "val_gsm8k.jsonl" if step is None else f"val_gsm8k_step{step:06d}.jsonl"
+
+
+def equal_answers(run: Path, one: str, other: str) -> float:
+    """Share of the greedy answers that are the same in two files of ``samples/``."""
+    first, second = (
         [json.loads(line)["completion"] for line in (run / "samples" / name).read_text("utf-8").splitlines()]
-        for name in (f"val_gsm8k_step{last_step:06d}.jsonl", "val_gsm8k.jsonl")
+        for name in (one, other)
     )
-    return sum(a == b for a, b in zip(in_memory, read_back, strict=True)) / len(in_memory)
+    return sum(a == b for a, b in zip(first, second, strict=True)) / len(first)
 
 
 def checks(results: dict[str, Any]) -> dict[str, bool]:
