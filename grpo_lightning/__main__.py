@@ -60,6 +60,7 @@ def _speak_plainly(level: int) -> None:
         ".*set_vital.*is deprecated.*",
         ".*recommended to use `self.log.*sync_dist=True.*",  # figures are reduced over ranks before they are logged
         "(?s)Using ModelCheckpoint with manual optimization.*",  # after a rollout's steps is where it belongs
+        ".*module\\(s\\) in eval mode at the start of training.*",  # the reference
         ".*predict returned None.*",  # EvaluationCallback keeps what was predicted
     ):
         warnings.filterwarnings("ignore", message=message)

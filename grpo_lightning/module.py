@@ -32,9 +32,9 @@ class GRPOModule(PolicyModule):
         reference: id or folder of the reference policy; None is the policy's own starting point. Loaded only if the
             objective has a KL term.
         max_logp_difference: the run stops if the mean absolute difference between the sampler's and the trainer's
-            log-probabilities of the same tokens exceeds this, in nats. Rounding gives 1e-6 in float32 and 0.01 to 0.05
-            in bfloat16; more means that the sampler has other weights. Not applied where top_p, top_k or min_p cut the
-            sampled distribution, which makes the two differ by design.
+            log-probabilities of the same tokens exceeds this, in nats. Rounding gives up to 1e-4 in float32 and 0.01 to
+            0.05 in bfloat16; more means that the sampler has other weights. Not applied where top_p, top_k or min_p cut
+            the sampled distribution, which makes the two differ by design.
         kwargs: see ``PolicyModule``.
     """
 

@@ -172,7 +172,7 @@ def _wrapped_by_fsdp1(policy: Policy, strategy: FSDPStrategy) -> nn.Module:
             "--trainer.strategy fsdp: cannot train an adapter (its shards mix what is trained and what is frozen); "
             "use --trainer.strategy fsdp2"
         )
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"device_id": strategy.root_device}
     if layers := {type(layer) for layer in decoder_layers(policy)}:
         options["auto_wrap_policy"] = ModuleWrapPolicy(layers)
     if strategy.mixed_precision is None and str(strategy.precision_plugin.precision).startswith("bf16"):

@@ -28,7 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     tiny_model("Qwen2").save_pretrained(policy)  # a tied head
     tiny_tokenizer().save_pretrained(policy)
     found = {"auto": replay_all("auto", str(policy), devices=1)}
-    return found | {strategy: replay_on_two(strategy, policy, folder) for strategy in ("ddp", "fsdp2")}
+    return found | {strategy: replay_on_two(strategy, policy, folder) for strategy in ("ddp", "fsdp2", "fsdp")}
 
 
 def replay_on_two(strategy: str, policy: Path, folder: Path, accelerator: str = "cpu") -> Results:
@@ -61,6 +61,15 @@ def test_norms_weights_and_figures_are_those_of_one_process(
     for mine, theirs in zip(two["steps"], one["steps"], strict=True):
         figures = [figure for figure in theirs if not figure.startswith("time/")]
         assert [mine[f] for f in figures] == pytest.approx([theirs[f] for f in figures], rel=1e-5, abs=1e-5)
+
+
+def test_fsdp1_takes_the_same_steps(results: dict[str, Results]) -> None:
+    """Its training alone, with Lightning's refusal of CPUs lifted; its weights are flat shards, not compared."""
+    names = [name for name in EXACT if name in results["fsdp"]]
+    assert len(names) == 5
+    for name in names:
+        assert norms(results["fsdp"][name]) == pytest.approx(norms(results["auto"][name]), rel=1e-5)
+    assert results["fsdp"]["bf16"]["steps"][0]["ratio"] == 1.0
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])

