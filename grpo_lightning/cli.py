@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import os
 import tempfile
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.callbacks.progress.tqdm_progress import convert_inf
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
@@ -21,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from grpo_lightning.callbacks.checkpoint import CheckpointHeader, RunCheckpoint, read_header
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.progress_bar import ProgressBar
 from grpo_lightning.callbacks.resume import ExactResume
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
@@ -45,35 +44,6 @@ NOT_OURS = {
 
 NAMED_CHECKPOINT = "last"
 T = TypeVar("T", bound=L.Callback)
-
-
-class ProgressBar(TQDMProgressBar):
-    """Lightning's bar without the logger's version number."""
-
-    @property
-    def sanity_check_description(self) -> str:
-        return "Evaluation before training"
-
-    def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
-        return {k: v for k, v in super().get_metrics(trainer, pl_module).items() if k != "v_num"}
-
-    @property
-    def total_train_batches(self) -> float:
-        """Of the epoch, or up to the last step; Lightning takes optimizer steps for batches."""
-        trainer = self.trainer
-        batches: float = trainer.num_training_batches
-        if trainer.max_steps < 0:
-            return batches
-        return min(
-            batches, math.ceil((trainer.max_steps - trainer.global_step) / trainer.lightning_module.steps_per_batch)
-        )
-
-    def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
-        """The epoch in which a resumed run goes on does not start, and has some batches behind it."""
-        super().on_train_start(trainer, *args)
-        self.on_train_epoch_start(trainer)
-        done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        self.train_progress_bar.total = convert_inf(min(self.total_train_batches + done, trainer.num_training_batches))
 
 
 class GRPOCommandLine(LightningCLI):
