@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -98,7 +99,8 @@ class FSDP2Strategy(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         path = Path(self.broadcast(filepath))
         if self._save_distributed_checkpoint:
-            if self.is_global_zero:  # written last: until then, shards of two steps do not pass for a checkpoint
+            if self.is_global_zero and path.is_dir():
+                # Written last: until then, the shards of two runs' steps do not pass for a checkpoint.
                 (path / METADATA).unlink(missing_ok=True)
             self.barrier()
             super().save_checkpoint(checkpoint, path)
@@ -107,6 +109,8 @@ class FSDP2Strategy(ModelParallelStrategy):
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_suffix(".partial")
             torch.save(checkpoint, draft)
+            if path.is_dir():  # of a run with shards
+                shutil.rmtree(path)
             draft.replace(path)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
