@@ -7,6 +7,7 @@ import csv
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,15 +111,17 @@ class Outcome:
 
 @contextmanager
 def own_process_state() -> Iterator[None]:
-    """What the command sets for its process (seed, loggers) ends with it; its arguments are not pytest's."""
+    """What the command sets for its process (seed, loggers, signals) ends with it; its arguments are not pytest's."""
     log = logging.getLogger("grpo_lightning")
     handlers, level, propagate = list(log.handlers), log.level, log.propagate
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
         with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", ["grpo-lightning"]):
             yield
     finally:
         log.handlers, log.propagate = handlers, propagate
         log.setLevel(level)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
