@@ -138,6 +138,13 @@ class GRPOCommandLine(LightningCLI):
         try:
             trainer = super().instantiate_trainer(**kwargs, callbacks=callbacks)
         except (MisconfigurationException, ValueError) as error:
+            if config.get("strategy") == "fsdp" and "requires a GPU" in str(error):
+                raise UserError("--trainer.strategy fsdp: needs GPUs; use fsdp2, which runs on CPUs too") from error
+            if "No supported gpu" in str(error):
+                raise UserError(
+                    f"--trainer.accelerator {config['accelerator']}: there is no GPU here; try with "
+                    "--trainer.accelerator cpu --trainer.devices 2"
+                ) from error
             raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
         check_launch(trainer.num_devices, trainer.num_nodes)
         trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm

@@ -78,6 +78,7 @@ class GRPOModule(PolicyModule):
         is_adapter_less_policy = self.adapter is not None and self.reference_path == self.policy_path
         if self.needs_reference and self.reference is None and not is_adapter_less_policy:
             policy = self.build_policy(self.reference_path, flag="--model.reference", trained=False)
+            self.origin["reference"] = policy.fingerprint()
             self.reference = distributed(frozen(policy), self.trainer.strategy)
 
     def training_step(self, batch: PromptBatch, batch_idx: int) -> None:

@@ -26,14 +26,14 @@ from grpo_lightning.models.loading import (
     warn_of_bfloat16_weights,
 )
 from grpo_lightning.models.optimizers import DEFAULT_LR, SCHEDULES, chosen_lr, make_scheduler
+from grpo_lightning.models.origin import attach_adapter, require_same_origin
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.strategies import distributed
 from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
-FSDP1_PREFIX = "_fsdp_wrapped_module."
-"""In the names of FSDP1's parameters, but not in those of its state dicts."""
+FSDP1_PREFIX = "_fsdp_wrapped_module."  # in the names of FSDP1's parameters, but not in those of its state dicts
 
 
 class PolicyModule(L.LightningModule):
@@ -103,12 +103,12 @@ class PolicyModule(L.LightningModule):
         self.model_config = load_config(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
         self.tokenizer = load_tokenizer(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
         self.eos_token_ids = eos_token_ids(policy, self.tokenizer)
-        self.policy: nn.Module | None = None
-        """A ``Policy``, or its FSDP wrapper."""
+        self.policy: nn.Module | None = None  # a ``Policy``, or its FSDP wrapper
         self.steps_per_batch = 1
         """Optimizer steps that one batch of the loader takes; set by whoever attaches windows to batches."""
         self.weights_version = 0
         """Grows with every change of the weights, so that the sampler knows when it is behind."""
+        self.origin: dict[str, Any] = {}  # see ``models.origin``
         self.skipped_in_a_row = 0
         self._configured_groups: list[dict[str, Any]] = []
         self._step_figures = StepFigures()
@@ -123,7 +123,7 @@ class PolicyModule(L.LightningModule):
         if self.policy is None:
             policy = self.build_policy(self.policy_path).train()
             if self.adapter is not None:
-                self.adapter.attach(policy.model, with_reference=self.needs_reference)
+                self.origin |= attach_adapter(policy, self.adapter, with_reference=self.needs_reference)
             self.policy = distributed(policy, self.trainer.strategy)
 
     def build_policy(self, path: str, *, flag: str = "--model.policy", trained: bool = True) -> Policy:
@@ -308,6 +308,10 @@ class PolicyModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["state_dict"] = self._trained(checkpoint["state_dict"])
+        checkpoint["origin"] = self.origin
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        require_same_origin(checkpoint.get("origin", {}), self.origin)
 
 
 def frozen(module: nn.Module) -> nn.Module:

@@ -163,7 +163,10 @@ def _verdict(error: Exception | SystemExit) -> tuple[int | None, str]:
         if isinstance(cause, RunStopped):
             return 1, f"stopped: {cause}"
         if _lost_peer(cause):
-            return 1, "stopped: another rank is gone; if it could still say why, it did"
+            return 1, "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
+        if type(cause).__module__.startswith("wandb.") and "API key" in str(cause):
+            remedy = "`wandb login`, WANDB_MODE=offline, or --trainer.logger true for files alone"
+            return 2, f"error: --trainer.logger: Weights & Biases knows nobody here: {remedy}"
     return None, ""
 
 

@@ -61,6 +61,14 @@ number NODE_RANK "$NODE_RANK" 0
     refuse "NODE_RANK=$NODE_RANK: hosts are numbered from 0, so with HOSTS=$HOSTS at most $((HOSTS - 1))"
 (($#)) || refuse "no command given; usage: $0 fit --config ..."
 
+for argument; do
+    case $argument in
+    --trainer.devices | --trainer.devices=* | --trainer.num_nodes | --trainer.num_nodes=*)
+        refuse "$argument: set DEVICES and HOSTS instead"
+        ;;
+    esac
+done
+
 python=${PYTHON:-python}
 command -v "$python" >/dev/null || refuse "PYTHON=$python: no such program; activate the environment, or set PYTHON"
 DEVICES=${DEVICES:-$("$python" -c 'import torch; print(max(1, torch.cuda.device_count()))')}

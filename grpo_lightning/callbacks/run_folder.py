@@ -187,7 +187,13 @@ def _move_aside(root: Path, older: list[Path]) -> None:
     folder = _free_name(root, "previous", "", first="previous-1")
     folder.mkdir()
     for path in older:
-        path.rename(folder / path.name)
+        try:
+            path.rename(folder / path.name)
+        except OSError as error:
+            raise UserError(
+                f"--trainer.default_root_dir {root}: holds {path.name} of an older run, which cannot be moved aside "
+                f"({error.strerror}); choose another folder"
+            ) from error
     log.info("%s held a run already; moved it to %s", root, folder)
 
 

@@ -52,6 +52,11 @@ class LoRA:
         self.target_modules = target_modules
         self.path = path
 
+    def scale(self, model: PreTrainedModel) -> dict[str, Any]:
+        """What makes one policy of A, B and W another than the next."""
+        config = model.peft_config[TRAINED]
+        return {"lora_alpha": float(config.lora_alpha), "use_rslora": bool(config.use_rslora)}
+
     def attach(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         """Freeze ``model`` and put a trainable adapter on it, in place.
 
@@ -120,7 +125,10 @@ class LoRA:
             if missing:
                 raise UserError(f"{flag}: does not fit the model: {missing[0]}")
         model.set_adapter(TRAINED)
-        log.info("adapter %s: r %d, lora_alpha %g", self.path, config.r, config.lora_alpha)
+        log.info(
+            "adapter %s: r %d, lora_alpha %g (its own; --model.adapter's are not used)",
+            self.path, config.r, config.lora_alpha,
+        )  # fmt: skip
 
 
 PLAIN = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from grpo_lightning.data.tiny_model import build_tiny_model
 from tests.integration.command_line import fit, grpo, rows, run, start, untimed, written
 
 pytestmark = pytest.mark.integration
@@ -74,6 +75,41 @@ def test_a_checkpoint_of_an_adapter_is_refused_in_one_line_without_one(tiny: Pat
     file = str(first / "checkpoints" / "last.ckpt")
     outcome = start("fit", "--config", written(config, tmp_path / "c.yaml"), "--ckpt_path", file)
     assert "without --model.adapter" in outcome.mistake
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"lora_alpha": 3.0}, "lora_alpha is 32.0 in the checkpoint and 3.0"),
+        ({"use_rslora": True}, "use_rslora is False"),
+        ("policy", "model under the adapter is"),
+        ("path", "reference is the policy without its adapter in the checkpoint"),
+    ],
+    ids=["scale", "root", "other model", "other reference"],
+)
+def test_going_on_as_another_policy_is_refused(
+    tiny: Path, first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, what: str
+) -> None:
+    policy = tiny
+    if change == "policy":  # of the same shape
+        policy = build_tiny_model(str(tmp_path / "other"), hidden=32, layers=2, mlp=64, seed=7)
+    adapter = {"path": str(first / "adapter")} if change == "path" else change if isinstance(change, dict) else {}
+    config = _config(policy, tmp_path / "run", adapter=adapter)
+    file = str(first / "checkpoints" / "last.ckpt")
+    outcome = run(capsys, "fit", "--config", written(config, tmp_path / "c.yaml"), "--ckpt_path", file)
+    assert what in outcome.mistake
+
+
+def test_going_on_towards_another_reference_is_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"model__init_args__objective": OBJECTIVE, "trainer__max_steps": 1}
+    fit(capsys, grpo(tiny, tmp_path / "run", **options))
+    other = build_tiny_model(str(tmp_path / "other"), hidden=32, layers=2, mlp=64, seed=7)
+    config = grpo(other, tmp_path / "run", **options | {"trainer__max_steps": 2})
+    outcome = run(capsys, "fit", "--config", written(config, tmp_path / "c.yaml"), "--ckpt_path", "last")
+    assert "the reference is" in outcome.mistake
+    fit(capsys, config, "--ckpt_path", "last", "--model.reference", str(tiny))
 
 
 def test_by_flags_and_with_a_mistake(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

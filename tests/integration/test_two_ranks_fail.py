@@ -43,7 +43,7 @@ def reasons(ending: Ending) -> list[str]:
     return [line for line in ending.err.splitlines() if REASON.match(line)]
 
 
-ECHO = "stopped: another rank is gone; if it could still say why, it did"
+ECHO = "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
 
 
 def test_the_second_rank_fails_in_its_reward(tiny: Path, tmp_path: Path) -> None:

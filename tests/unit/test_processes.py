@@ -31,7 +31,7 @@ def _exits(code: int) -> subprocess.Popen:
     [
         (UserError("a"), 2, "error: a"),
         (RunStopped("b"), 1, "stopped: b"),
-        (RuntimeError(LOST), 1, "stopped: another rank is gone; if it could still say why, it did"),
+        (RuntimeError(LOST), 1, "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"),
         (dist.DistBackendError("ncclRemoteError: remote process exited"), 1, "stopped: another rank is gone"),
         (SystemExit(3), 3, ""),
         (SystemExit("text"), 1, ""),
