@@ -87,6 +87,8 @@ def read_header(path: Path, *, weights_only: bool = True) -> CheckpointHeader | 
         path: of the file or folder.
         weights_only: refuse what could run code when it is read, as ``torch.load`` does.
     """
+    if path.is_dir() and not (path / ".metadata").exists():  # torch's; a kill while it was removed may leave ours
+        return None
     file = path / METADATA if path.is_dir() else path
     if not zipfile.is_zipfile(file):  # torch.save writes zip archives, and their directory last
         return None

@@ -28,6 +28,8 @@ def test_a_folder_of_shards_is_complete_with_its_metadata(tmp_path: Path) -> Non
     (tmp_path / "__0_0.distcp").write_bytes(b"shard")
     assert read_header(tmp_path) is None
     torch.save({name: value for name, value in CONTENT.items() if name != "state_dict"}, tmp_path / "meta.pt")
+    assert read_header(tmp_path) is None  # as where a kill came while the folder was removed
+    (tmp_path / ".metadata").write_bytes(b"torch's own")
     header = read_header(tmp_path)
     assert header is not None
     assert (header.step, header.resumable) == (7, True)
