@@ -10,7 +10,7 @@ import warnings
 
 from tqdm import tqdm
 
-from grpo_lightning.processes import end_with_starter, fail, rank, wait_for
+from grpo_lightning.processes import end_with_starter, fail, leave, rank, wait_for
 
 
 def main(args: list[str] | None = None) -> None:
@@ -28,7 +28,10 @@ def main(args: list[str] | None = None) -> None:
         trainer = GRPOCommandLine(args).trainer
     except (Exception, SystemExit) as error:
         fail(error)
-    if code := wait_for(getattr(trainer.strategy.launcher, "procs", [])):
+    code = wait_for(getattr(trainer.strategy.launcher, "procs", []))
+    if args is None and trainer.world_size > 1:  # a program that calls this may have more to do
+        leave(code)
+    if code:
         sys.exit(code)
 
 

@@ -8,6 +8,7 @@ is gone, so they do that themselves.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -74,6 +75,15 @@ def wait_for(children: Iterable[subprocess.Popen]) -> int:
             print(f"error: another rank (process {child.pid}) does not end; it was killed", file=sys.stderr)
             code = code or 1
     return abs(code)
+
+
+def leave(code: int) -> NoReturn:
+    """End a rank that is done, after what was registered for the end (loggers').
+
+    The interpreter's own end takes modules apart while gloo's threads still run, which now and then aborts the rank.
+    """
+    atexit._run_exitfuncs()
+    end(code)
 
 
 def rank() -> int:
