@@ -82,7 +82,12 @@ class FSDP2Strategy(ModelParallelStrategy):
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         optimizer = getattr(optimizer, "_optimizer", optimizer)
         if self._save_distributed_checkpoint:
-            return get_optimizer_state_dict(self.model, optimizer)
+            fresh = not optimizer.state
+            state = get_optimizer_state_dict(self.model, optimizer)
+            if fresh:  # torch has taken a step to fill it, which would count in AdamW's bias correction
+                optimizer.state.clear()
+                state["state"] = {}
+            return state
         return self._gathered(optimizer.state_dict())
 
     def _gathered(self, state: Any) -> Any:
@@ -147,6 +152,8 @@ class FSDP2Strategy(ModelParallelStrategy):
         dcp.load({"state_dict": module.trained_state_dict()}, checkpoint_id=path)  # in place
         module.weights_version += 1
         for number, optimizer in enumerate(self.optimizers):
+            if not any(name.startswith(f"optimizer_{number}.state.") for name in saved):
+                continue  # saved before its first step
             state = {f"optimizer_{number}": get_optimizer_state_dict(self.model, optimizer)}
             dcp.load(state, checkpoint_id=path)
             set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state[f"optimizer_{number}"])

@@ -72,6 +72,10 @@ class LoRA:
             # Of what is meant: two adapters on one model, and GPT-2's transposed layers.
             warnings.filterwarnings("ignore", message="Already found a `peft_config`|fan_in_fan_out is set to False")
             self._put_on(model, with_reference=with_reference)
+        from peft.tuners.lora.layer import ParamWrapper
+
+        if any(isinstance(module, ParamWrapper) for module in model.modules()):
+            raise UserError("--model.adapter: a mixture of experts cannot have an adapter yet; train the whole model")
         for module in (model.get_input_embeddings(), model.get_output_embeddings()):
             if any("lora_" in name for name, _ in module.named_parameters()):
                 raise UserError(
