@@ -27,7 +27,7 @@ from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.processes import check_launch, end_soon_after_sigterm, stop_by_sigterm
@@ -145,7 +145,7 @@ class GRPOCommandLine(LightningCLI):
                     f"--trainer.accelerator {config['accelerator']}: there is no GPU here; try with "
                     "--trainer.accelerator cpu --trainer.devices 2"
                 ) from error
-            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+            raise UserError(f"--trainer: {in_one_line(error)}") from error
         check_launch(trainer.num_devices, trainer.num_nodes)
         trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm
         if trainer.world_size > 1:
@@ -172,7 +172,7 @@ class GRPOCommandLine(LightningCLI):
         try:
             super()._run_subcommand(subcommand)
         except MisconfigurationException as error:
-            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+            raise UserError(f"--trainer: {in_one_line(error)}") from error
 
     def _find_last_checkpoint(self) -> None:
         """Put the newest file's path in the place of "last", for which Lightning may silently start from scratch."""

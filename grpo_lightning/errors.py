@@ -1,4 +1,4 @@
-"""The one exception for a user's mistake."""
+"""What ends a command with one line, and a library's message put into one."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ class RunStopped(RuntimeError):
     For conditions found while training that are neither a user's typing mistake nor a bug of our own: a sampler that
     no longer agrees with the trainer, a loss that stays NaN.
     """
+
+
+def in_one_line(error: Exception) -> str:
+    """A library's message without its line breaks and indents."""
+    return " ".join(str(error).split())

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.errors import RunStopped, UserError, in_one_line
 from grpo_lightning.loggers import StepFigures
 from grpo_lightning.models.adapters import LoRA
 from grpo_lightning.models.clipping import clip_grad_norm
@@ -194,7 +194,7 @@ class PolicyModule(L.LightningModule):
         except UserError:
             raise
         except ValueError as error:  # Lightning's MisconfigurationException is put into one line by the command line
-            raise UserError(f"--trainer: {' '.join(str(error).split())}") from error
+            raise UserError(f"--trainer: {in_one_line(error)}") from error
         # To be set up again: only then does the loader get its position from a checkpoint, which is restored later.
         loop._combined_loader = None
         batches = self.trainer.num_training_batches

@@ -127,6 +127,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         else:
             checkpoint = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
             self._load_full(checkpoint, module)
+        module.weights_version += 1
         return checkpoint
 
     @torch.no_grad()
@@ -135,7 +136,6 @@ class FSDP2Strategy(ModelParallelStrategy):
         module.check_checkpoint({name: tensor.shape for name, tensor in saved.items()})
         for name, own in module.trained_state_dict().items():
             own.copy_(_distributed_like(saved[name], own))
-        module.weights_version += 1
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", []), strict=False):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             for number, moments in state["state"].items():
@@ -150,7 +150,6 @@ class FSDP2Strategy(ModelParallelStrategy):
         prefix = "state_dict."
         module.check_checkpoint({k.removeprefix(prefix): v.size for k, v in saved.items() if k.startswith(prefix)})
         dcp.load({"state_dict": module.trained_state_dict()}, checkpoint_id=path)  # in place
-        module.weights_version += 1
         for number, optimizer in enumerate(self.optimizers):
             if not any(name.startswith(f"optimizer_{number}.state.") for name in saved):
                 continue  # saved before its first step

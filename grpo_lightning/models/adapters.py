@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import UserError, in_one_line
 
 log = logging.getLogger(__name__)
 TRAINED, REFERENCE = "default", "reference"
@@ -52,11 +52,6 @@ class LoRA:
         self.target_modules = target_modules
         self.path = path
 
-    def scale(self, model: PreTrainedModel) -> dict[str, Any]:
-        """What makes one policy of A, B and W another than the next."""
-        config = model.peft_config[TRAINED]
-        return {"lora_alpha": float(config.lora_alpha), "use_rslora": bool(config.use_rslora)}
-
     def attach(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         """Freeze ``model`` and put a trainable adapter on it, in place.
 
@@ -68,12 +63,12 @@ class LoRA:
             UserError: if the model has no such layers, or the adapter at ``path`` cannot be loaded or is of a kind that
                 cannot be merged.
         """
+        from peft.tuners.lora.layer import ParamWrapper
+
         with warnings.catch_warnings():
             # Of what is meant: two adapters on one model, and GPT-2's transposed layers.
             warnings.filterwarnings("ignore", message="Already found a `peft_config`|fan_in_fan_out is set to False")
             self._put_on(model, with_reference=with_reference)
-        from peft.tuners.lora.layer import ParamWrapper
-
         if any(isinstance(module, ParamWrapper) for module in model.modules()):
             raise UserError("--model.adapter: a mixture of experts cannot have an adapter yet; train the whole model")
         for module in (model.get_input_embeddings(), model.get_output_embeddings()):
@@ -101,8 +96,7 @@ class LoRA:
         try:
             _add(model, config, TRAINED)
         except ValueError as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"--model.adapter.target_modules {self.target_modules}: {reason}") from error
+            raise UserError(f"--model.adapter.target_modules {self.target_modules}: {in_one_line(error)}") from error
 
     def _load(self, model: PreTrainedModel, *, with_reference: bool) -> None:
         from peft import LoraConfig, PeftConfig, load_peft_weights
@@ -114,7 +108,7 @@ class LoRA:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"{flag}: no adapter can be read there; give a folder with adapter_config.json, as a run writes to "
-                f"adapter/ ({' '.join(str(error).split())[:200]})"
+                f"adapter/ ({in_one_line(error)[:200]})"
             ) from error
         if odd := _beyond_plain_lora(config, LoraConfig()):
             raise UserError(f"{flag}: plain LoRA adapters only, and this one has {', '.join(odd)}")
@@ -125,7 +119,7 @@ class LoRA:
                 _add(model, config, name)
                 missing = _fill(model, saved, name)
             except (ValueError, RuntimeError) as error:
-                missing = [" ".join(str(error).split())[:200]]
+                missing = [in_one_line(error)[:200]]
             if missing:
                 raise UserError(f"{flag}: does not fit the model: {missing[0]}")
         model.set_adapter(TRAINED)

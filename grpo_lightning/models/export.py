@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,11 +38,10 @@ def export_policy(
         dtype: of the written weights; None keeps that in which they are trained.
         card: text of README.md.
     """
-    state: dict[str, Tensor] = {}
     dtype = dtype or next(iter(policy.model.parameters())).dtype
-    for name, tensor in named_weights(policy):
-        if ranks.rank() == 0:
-            state[name] = tensor.detach().cpu().to(dtype if tensor.is_floating_point() else tensor.dtype)
+    state = _on_first_rank(
+        (name, tensor.to(dtype) if tensor.is_floating_point() else tensor) for name, tensor in named_weights(policy)
+    )
     if ranks.rank() != 0:
         return
     model = _unfilled(policy.model, dtype)
@@ -64,15 +63,16 @@ def export_adapter(policy: nn.Module, folder: Path) -> None:
         policy: with an adapter.
         folder: to be (re)written.
     """
-    full: dict[str, Tensor] = {}
-    for name, tensor in model_state(policy).items():
-        if f".{TRAINED}." in name:
-            gathered = whole(tensor.detach())
-            if ranks.rank() == 0:
-                full[name] = gathered.cpu()
+    own = {name: tensor for name, tensor in model_state(policy).items() if f".{TRAINED}." in name}
+    full = _on_first_rank((name, whole(tensor)) for name, tensor in own.items())
     if ranks.rank() == 0:
         with _replaced(folder) as draft:
             policy.model.save_pretrained(draft, state_dict=full)
+
+
+def _on_first_rank(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Full tensors by name, on the CPU; empty on other ranks, which take part in gathering them one by one."""
+    return {name: tensor.detach().cpu() for name, tensor in tensors if ranks.rank() == 0}
 
 
 def _unfilled(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:

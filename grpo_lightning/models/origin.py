@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.models.adapters import LoRA
+from grpo_lightning.models.adapters import TRAINED, LoRA
 from grpo_lightning.models.policy import Policy
 
 
@@ -13,7 +13,8 @@ def attach_adapter(policy: Policy, adapter: LoRA, *, with_reference: bool) -> di
     """Put the adapter on the policy; the origin of what is then trained."""
     origin: dict[str, Any] = {"model under the adapter": policy.fingerprint()}
     adapter.attach(policy.model, with_reference=with_reference)
-    origin |= adapter.scale(policy.model)
+    config = policy.model.peft_config[TRAINED]
+    origin |= {"lora_alpha": float(config.lora_alpha), "use_rslora": bool(config.use_rslora)}
     if with_reference:
         origin["reference"] = policy.fingerprint() if adapter.path else "the policy without its adapter"
     return origin

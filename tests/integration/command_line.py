@@ -19,7 +19,9 @@ from unittest import mock
 
 import lightning  # noqa: F401  (its log keeps the stderr of its import, which must not be one test's alone)
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from grpo_lightning.__main__ import main
 
@@ -175,3 +177,18 @@ def records(file: Path) -> list[dict[str, Any]]:
 def listing(folder: Path) -> dict[str, bytes]:
     """Every file below ``folder`` with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def exported_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Of the policy that a run has exported."""
+    return load_file(folder / "hf" / "model.safetensors")
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """To the last bit, under the same names."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def checkpoint_content(file: Path) -> dict[str, Any]:
+    """What a checkpoint holds."""
+    return torch.load(file, weights_only=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -18,23 +16,23 @@ from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.policy_module import PolicyModule
-from tests.integration.command_line import fit, grpo, listing, rows, run, totals, untimed, written
+from tests.integration.command_line import (
+    checkpoint_content,
+    equal,
+    exported_weights,
+    fit,
+    grpo,
+    listing,
+    rows,
+    run,
+    totals,
+    untimed,
+    written,
+)
 
 pytestmark = pytest.mark.integration
 
 CALLBACKS = "tests.integration.stopping"
-
-
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "hf" / "model.safetensors")
-
-
-def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def _checkpoint(file: Path) -> dict[str, Any]:
-    return torch.load(file, weights_only=True)
 
 
 def test_later_files_and_flags_win(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,21 +74,21 @@ def test_the_saved_configuration_repeats_the_run(
     folder = tmp_path / "run"
     fit(capsys, grpo(tiny, folder, rollout__passes=2, trainer__max_steps=4))
     assert [row["step"] for row in rows(folder)] == ["1", "2", "3", "4"]
-    assert not _equal(_weights(folder), load_file(tiny / "model.safetensors"))
+    assert not equal(exported_weights(folder), load_file(tiny / "model.safetensors"))
     first = listing(folder)
     outcome = run(capsys, "fit", "--config", str(folder / "config.yaml"))
     assert outcome.code == 0
     assert "held a run already; moved it to" in outcome.err
     assert listing(folder / "previous-1") == first
     assert untimed(folder) == untimed(folder / "previous-1")
-    assert _equal(_weights(folder), _weights(folder / "previous-1"))
+    assert equal(exported_weights(folder), exported_weights(folder / "previous-1"))
     assert (folder / "config.yaml").read_text() == (folder / "previous-1" / "config.yaml").read_text()
 
     # A file named in --config may itself be moved: a third run, again from the folder's own configuration.
     assert run(capsys, "fit", "--config", str(folder / "config.yaml"), "--seed_everything=2").code == 0
     assert listing(folder / "previous-1") == first
     assert untimed(folder) != untimed(folder / "previous-2")
-    assert not _equal(_weights(folder), _weights(folder / "previous-2"))
+    assert not equal(exported_weights(folder), exported_weights(folder / "previous-2"))
 
 
 def test_the_last_checkpoint_is_where_the_run_ended(
@@ -102,7 +100,7 @@ def test_the_last_checkpoint_is_where_the_run_ended(
     fit(capsys, config)
     checkpoints = tmp_path / "run" / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step4.ckpt"]
-    assert _checkpoint(checkpoints / "last.ckpt")["global_step"] == 4
+    assert checkpoint_content(checkpoints / "last.ckpt")["global_step"] == 4
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -127,7 +125,7 @@ def test_checkpoints_within_a_long_epoch(
     assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", *left, "step8.ckpt"]
     assert (checkpoints / "last.ckpt").readlink() == Path("step8.ckpt")
     assert untimed(tmp_path / "broken") == untimed(tmp_path / "whole")
-    assert _equal(_weights(tmp_path / "broken"), _weights(tmp_path / "whole"))
+    assert equal(exported_weights(tmp_path / "broken"), exported_weights(tmp_path / "whole"))
 
 
 def test_a_checkpoint_waits_for_the_validation_of_its_step(
