@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.extraction import completion_text
+from grpo_lightning.rewards import completion_text
 from grpo_lightning.types import RewardFunction
 
 if TYPE_CHECKING:

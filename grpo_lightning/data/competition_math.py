@@ -12,7 +12,7 @@ from grpo_lightning.data.hub import read_file_or_hub
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.accuracy import math_accuracy
-from grpo_lightning.rewards.extraction import boxed_answer
+from grpo_lightning.rewards.answers.extraction import boxed_answer
 from grpo_lightning.types import RewardFunction
 
 log = logging.getLogger(__name__)

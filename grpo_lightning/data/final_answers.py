@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from grpo_lightning.rewards.accuracy import number_of
-from grpo_lightning.rewards.extraction import final_answer
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.numbers import Number, parse_number
+from grpo_lightning.rewards.answers.extraction import final_answer
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.numbers import Number, parse_number
 
 
 def formula_answer(completion: str) -> str | None:

@@ -1,6 +1,6 @@
 r"""Is the final answer right? 1.0 or 0.0, and None where the gold answer itself cannot be read.
 
-Where the answer is looked for is told in ``extraction``, what counts as the same in ``equivalence``.
+Where the answer is looked for is told in ``answers.extraction``, what counts as the same in ``answers.equivalence``.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_lightning.rewards import symbolic
-from grpo_lightning.rewards.equivalence import is_plain, quick_verdict
-from grpo_lightning.rewards.extraction import completion_text, final_answer
+from grpo_lightning.rewards.answers import symbolic
+from grpo_lightning.rewards.answers.equivalence import is_plain, quick_verdict
+from grpo_lightning.rewards.answers.extraction import final_answer
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
+from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.isolation import SHARED_POOL
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.numbers import Number, parse_number, same_number
 
 CALCULATION_NOTE = re.compile(r"<<[^<>]*>>")
 """A note in GSM8K's worked solutions, ``<<48/2=24>>``."""

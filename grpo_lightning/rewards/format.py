@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_lightning.rewards.extraction import completion_text
+from grpo_lightning.rewards.completions import completion_text
 
 THINK_ANSWER_PATTERN = r"<think>.*</think>\s*<answer>.*</answer>"
 """As in open-r1's format reward, without its fixed line breaks."""

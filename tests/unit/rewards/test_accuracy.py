@@ -9,7 +9,7 @@ import pytest
 
 from grpo_lightning.rewards import gold_is_parsable, gsm8k_accuracy, math_accuracy
 from grpo_lightning.rewards.accuracy import gsm8k_gold
-from grpo_lightning.rewards.equivalence import quick_verdict
+from grpo_lightning.rewards.answers.equivalence import quick_verdict
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_lightning.rewards.notation import normal_form
+from grpo_lightning.rewards.answers.notation import normal_form
 
 
 @pytest.mark.parametrize(

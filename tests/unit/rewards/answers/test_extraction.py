@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from grpo_lightning.rewards.extraction import boxed_answer, completion_text, final_answer, without_reasoning
+from grpo_lightning.rewards.answers.extraction import boxed_answer, final_answer, without_reasoning
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,6 @@ def test_position_of_a_box_is_its_end():
     assert boxed_answer(r"ab\boxed{1}cd") == (11, "1")
     assert boxed_answer(r"\boxed{\boxed{7}}") == (17, r"\boxed{7}")
     assert boxed_answer("no box") is None
-
-
-def test_completion_text():
-    assert completion_text("x") == "x"
-    chat = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "u"}]
-    assert completion_text(chat) == "a"
-    assert completion_text([{"role": "assistant", "content": [{"type": "text", "text": "p"}]}]) == "p"
-    assert completion_text([{"role": "user", "content": "u"}]) == ""
-    assert completion_text([{"role": "assistant", "content": None}]) == ""
 
 
 @pytest.mark.parametrize(

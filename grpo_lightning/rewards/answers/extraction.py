@@ -11,7 +11,6 @@ nothing. A last box that was cut by the length limit is no answer, and neither i
 from __future__ import annotations
 
 import re
-from typing import Any
 
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(\{)?|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\s*([-−+]?\d(?:[\d,.]*\d)?)")
@@ -39,19 +38,6 @@ _FORMULA = re.compile(r"[\w\s+\-−*/^=().,{}\[\]\\$%<>|!:°π√]{1,200}")
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 _LONGEST_PROSE = 2_000
 """Characters of a marked place in which a formula is looked for; longer ones are taken as they stand."""
-
-
-def completion_text(completion: Any) -> str:
-    """The text of a completion in TRL's form: a string, or chat messages of which the last assistant's counts."""
-    if isinstance(completion, str):
-        return completion
-    for message in reversed(completion):
-        if message.get("role", "assistant") == "assistant":
-            content = message.get("content") or ""
-            if isinstance(content, str):
-                return content
-            return "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    return ""
 
 
 def final_answer(text: str) -> str | None:

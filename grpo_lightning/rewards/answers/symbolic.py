@@ -11,10 +11,10 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from grpo_lightning.rewards.equivalence import QuickOracle, as_text, compare_texts, is_plain
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.numbers import is_rounding, parse_number, without_units
-from grpo_lightning.rewards.structure import Equation, Group, Matrix, Shape, Value, parse_shape
+from grpo_lightning.rewards.answers.equivalence import QuickOracle, as_text, compare_texts, is_plain
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.numbers import is_rounding, parse_number, without_units
+from grpo_lightning.rewards.answers.structure import Equation, Group, Matrix, Shape, Value, parse_shape
 
 _DIGITS = 60
 """Decimal digits in which numbers without closed form are compared."""

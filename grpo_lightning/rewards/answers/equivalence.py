@@ -18,9 +18,18 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.numbers import parse_number, same_number, without_units
-from grpo_lightning.rewards.structure import Equation, Group, Matrix, Relation, Shape, Value, parse_list, parse_shape
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.numbers import parse_number, same_number, without_units
+from grpo_lightning.rewards.answers.structure import (
+    Equation,
+    Group,
+    Matrix,
+    Relation,
+    Shape,
+    Value,
+    parse_list,
+    parse_shape,
+)
 
 LONGEST_ANSWER = 2_000
 """Characters; a longer answer is right only if its normal form is the gold one."""

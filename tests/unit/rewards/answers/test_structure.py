@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.structure import Equation, Group, Matrix, Relation, Value, parse_shape
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.structure import Equation, Group, Matrix, Relation, Value, parse_shape
 
 
 def shape(written):

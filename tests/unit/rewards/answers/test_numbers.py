@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from grpo_lightning.rewards.notation import normal_form
-from grpo_lightning.rewards.numbers import parse_number, same_number, without_units
+from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers.numbers import parse_number, same_number, without_units
 
 
 def value(written):

@@ -1,0 +1,34 @@
+"""Marks on reward functions, which the scorer and the start-up check read.
+
+A mark is an attribute, so that an object with ``__call__`` can have it as well: ``inline = True``, ``best = 2.0``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+RewardT = TypeVar("RewardT", bound=Callable[..., Any])
+
+
+def inline(reward: RewardT) -> RewardT:
+    """For a reward that surely returns, and soon: it is called in the trainer's own process.
+
+    Every other function runs in a worker process with a time and a memory limit.
+    """
+    reward.inline = True  # type: ignore[attr-defined]
+    return reward
+
+
+def best(score: float) -> Callable[[RewardT], RewardT]:
+    """For a reward of right answers: what a right one earns. A run starts only if the data's gold answers earn it.
+
+    Args:
+        score: the largest value that the function returns.
+    """
+
+    def mark(reward: RewardT) -> RewardT:
+        reward.best = score  # type: ignore[attr-defined]
+        return reward
+
+    return mark
