@@ -6,7 +6,7 @@ in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -47,6 +47,56 @@ def group_centered(rewards: Tensor) -> Tensor:
     """
     centered, _, known = _statistics(rewards)
     return torch.where(known & _has_spread(rewards), centered, 0.0).to(rewards.dtype)
+
+
+def decoupled(
+    terms: Sequence[Tensor], *, weights: Sequence[float], estimator: AdvantageEstimator, eps: float = 1e-4
+) -> Tensor:
+    """Each reward's own advantages, summed by weight and then normalized over the batch (GDPO, arXiv 2601.05242).
+
+    A = (S - mean(S)) / (std(S) + eps) with S = sum_k w_k · estimator(r_k). Adding rewards first and normalizing their
+    sum gives one and the same advantage to different mixtures with one total, and lets the reward with the largest
+    spread drown the others; here every reward has a say that only its weight decides.
+
+    Args:
+        terms: of each reward, NaN where it does not apply, each ``[P, G]``.
+        weights: one per reward.
+        estimator: from one reward to its advantages.
+        eps: added to the standard deviation over the batch, the sample's, as in TRL.
+
+    Returns:
+        0 where no reward applies, ``[P, G]``.
+    """
+    known = ~torch.stack([term.isnan() for term in terms]).all(dim=0)
+    total = sum(weight * estimator(term).double() for weight, term in zip(weights, terms, strict=True))
+    assert isinstance(total, Tensor)
+    if not _has_spread(total.masked_fill(~known, torch.nan).reshape(1, -1)).item():
+        return torch.zeros_like(terms[0])
+    of_batch = total[known]
+    normalized = (total - of_batch.mean()) / (of_batch.std() + eps)
+    return torch.where(known, normalized, 0.0).to(terms[0].dtype)
+
+
+def per_step(rewards: Tensor, *, ends: Tensor, estimator: AdvantageEstimator, length: int) -> Tensor:
+    """Advantages of tokens from rewards of steps: process supervision (DeepSeekMath, arXiv 2402.03300, section 4.1.3).
+
+    The estimator compares all steps of a prompt's completions with one another; a token's advantage is the sum over the
+    steps that end at it or later, A_t = sum_{n: end(n) >= t} estimator(R)_n.
+
+    Args:
+        rewards: of each step, NaN where a completion has no more, ``[P, G, N]``.
+        ends: index of each step's last token in its completion, any number where there is no step, ``[P, G, N]``.
+        estimator: from rewards ``[P, G·N]`` to advantages of the same shape.
+        length: tokens of the longest completion (T).
+
+    Returns:
+        ``[P, G, T]``.
+    """
+    advantages = estimator(rewards.flatten(start_dim=1)).reshape(rewards.shape)
+    at_ends = torch.zeros(*rewards.shape[:2], length, dtype=rewards.dtype)
+    there = ends.clamp(0, length - 1)
+    at_ends.scatter_add_(2, there, torch.where(rewards.isnan(), 0.0, advantages))
+    return at_ends.flip(2).cumsum(2).flip(2)
 
 
 def group_std(rewards: Tensor) -> Tensor:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("any_machine", deadline=None)
+hypothesis.settings.load_profile("any_machine")
 
 # Tests start processes of their own: with a thread pool each, they slow each other many times.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_lightning.advantages import group_centered, group_normalized, group_std, zero_spread
+from grpo_lightning.advantages import decoupled, group_centered, group_normalized, group_std, per_step, zero_spread
 from grpo_lightning.errors import UserError
 
 NAN = math.nan
@@ -104,3 +104,44 @@ def test_advantages_sum_to_zero_and_ignore_an_offset(group: list[int], shift: in
         assert advantages.sum().item() == pytest.approx(0.0, abs=1e-9)
         torch.testing.assert_close(estimator(rewards + shift), advantages, rtol=0, atol=1e-9)
     torch.testing.assert_close(group_centered(rewards * factor), group_centered(rewards) * factor)
+
+
+# --- several rewards, and rewards per step --------------------------------------------------------------------------
+
+
+def test_decoupled_rewards_each_have_their_say() -> None:
+    """GDPO's own example: with one sum for both, (1, 1) and (1, 0) against (0, 0) get the same normalized advantages."""
+    first = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    second = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    together = group_normalized(first + second, eps=0.0)
+    assert together[0].tolist() == pytest.approx(together[1].tolist())
+    # Each by itself: ±0.70711 and ±0.70711 in the first group, ±0.70711 and 0 in the second. The sums are ±1.41421 and
+    # ±0.70711; over the batch their mean is 0 and their sample variance (2·2 + 2·0.5) / 3 = 5/3.
+    advantages = decoupled([first, second], weights=[1.0, 1.0], estimator=lambda r: group_normalized(r, eps=0.0), eps=0)
+    size = 2**0.5 / (5 / 3) ** 0.5
+    assert advantages.tolist() == _rows(torch.tensor([[size, -size], [size / 2, -size / 2]]))
+
+
+def test_a_weight_decides_how_much_a_decoupled_reward_says() -> None:
+    terms = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 100.0]])]  # the second is a hundred times as large
+    assert decoupled(terms, weights=[2.0, 1.0], estimator=group_normalized)[0, 0] > 0
+    assert decoupled(terms, weights=[1.0, 2.0], estimator=group_normalized)[0, 0] < 0
+    assert decoupled(terms, weights=[1.0, 1.0], estimator=lambda r: group_normalized(r, eps=0.0)).tolist() == [[0, 0]]
+
+
+def test_decoupled_rewards_that_are_missing() -> None:
+    terms = [torch.tensor([[1.0, 0.0, NAN, NAN]]), torch.tensor([[NAN, NAN, 1.0, NAN]])]
+    # The second reward is known once, so it has no spread: sums 0.70711, -0.70711, 0, and nothing for the fourth.
+    advantages = decoupled(terms, weights=[1.0, 1.0], estimator=lambda r: group_normalized(r, eps=0.0), eps=0.0)
+    assert advantages[0].tolist() == pytest.approx([1.0, -1.0, 0.0, 0.0], abs=1e-6)
+
+
+def test_steps_pay_the_tokens_up_to_their_ends() -> None:
+    """DeepSeekMath, 4.1.3, with centered rewards: steps of both completions together have mean 0.5."""
+    rewards = torch.tensor([[[1.0, 0.0], [0.5, NAN]]], dtype=torch.float64)
+    ends = torch.tensor([[[1, 3], [2, 0]]])
+    advantages = per_step(rewards, ends=ends, estimator=group_centered, length=5)
+    # +0.5 ends at token 1 and -0.5 at token 3; the other completion's only step is the mean.
+    assert advantages.tolist() == [[[0.0, 0.0, -0.5, -0.5, 0.0], [0.0] * 5]]
+    normalized = per_step(rewards, ends=ends, estimator=lambda r: group_normalized(r, eps=0.0), length=5)
+    assert normalized[0, 0].tolist() == pytest.approx([0.0, 0.0, -1.0, -1.0, 0.0])  # sample std of 1, 0, 0.5 is 0.5
