@@ -1,4 +1,4 @@
-"""Calls the reward functions and adds up their scores.
+"""Has the reward functions called and adds up their scores.
 
 A reward function is called once per rollout with keywords only, in TRL's form, and its result is checked before
 anything is trained on it: a wrong length, a NaN or a string would otherwise surface as a strange curve hours later.
@@ -6,59 +6,62 @@ anything is trained on it: a wrong length, a NaN or a string would otherwise sur
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 import numbers
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.calling import TRAINER_KEYWORDS, CallLog, RewardCaller, require
 
 if TYPE_CHECKING:  # types needs torch, which this floor does without
     from grpo_lightning.types import Completion, Prompt, RewardFunction
-
-TRAINER_KEYWORDS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""Keywords that rewards get besides the data's columns, which therefore may not have these names."""
 
 
 @dataclass(kw_only=True)
 class Scores:
     """Rewards of one rollout; lists ``[P][G]`` in the order of the completions."""
 
-    total: list[list[float]]
-    """Weighted sum over the rewards that apply; NaN where none does."""
+    combination: Combination
+    """How they are put together."""
     terms: dict[str, list[list[float]]]
-    """Each reward's own scores, unweighted; NaN where it returned None."""
+    """Each reward's own scores, unweighted; NaN where it returned None, the mean over the steps where it scored steps."""
+    gated: dict[str, list[list[float]]]
+    """The same, 0 where the reward's gate is shut."""
+    weights: dict[str, float]
+    """In effect in this rollout."""
+    steps: dict[str, list[list[StepScores | None]]] = field(default_factory=dict)
+    """Of the rewards that scored steps: score and last token of each step, 0 where the gate is shut."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What the functions gave to ``log_metric``; the mean if one name was given several times."""
+    counts: dict[str, float] = field(default_factory=dict)
+    """What they gave to ``log_count``, to be added up over ranks."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
     """What they gave to ``log_extra``, one entry per completion."""
 
+    @property
+    def total(self) -> list[list[float]]:
+        """Weighted sum over the rewards that apply, within its bounds; NaN where none does."""
+        return self.total_of(self.terms)
 
-class _Log:
-    """Receives ``log_metric`` and ``log_extra`` of all functions; they may be called from any thread."""
+    def total_of(self, names: Iterable[str]) -> list[list[float]]:
+        """``total`` over some of the rewards."""
+        picked = {name: [score for group in self.gated[name] for score in group] for name in names}
+        sizes = [len(group) for group in next(iter(self.terms.values()))]
+        rows = self.combination.total(picked, self.weights) if picked else [math.nan] * sum(sizes)
+        return _grouped(rows, sizes)
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._lock = threading.Lock()
-        self.metrics: dict[str, list[float]] = {}
-        self.columns: dict[str, list[Any]] = {}
-
-    def metric(self, name: str, value: float) -> None:
-        with self._lock:
-            self.metrics.setdefault(name, []).append(float(value))
-
-    def extra(self, name: str, values: Sequence[Any]) -> None:
-        values = list(values)
-        if len(values) != self._rows:
-            raise UserError(
-                f"log_extra({name!r}, ...) got {len(values)} values for {self._rows} completions: give one for each"
-            )
-        with self._lock:
-            self.columns[name] = values
+    def steps_of(self, name: str, completions: Sequence[Sequence[Completion]]) -> list[list[StepScores]]:
+        """A reward's steps; a completion with one score has it at its last token, one without a score has no step."""
+        steps = self.steps.get(name) or [[None] * len(group) for group in completions]
+        return [
+            [
+                of_steps if of_steps is not None else [] if math.isnan(score) else [(score, len(completion.token_ids) - 1)]
+                for of_steps, score, completion in zip(*rows, strict=True)
+            ]
+            for rows in zip(steps, self.gated[name], completions, strict=True)
+        ]
 
 
 class RewardScorer:
@@ -66,19 +69,27 @@ class RewardScorer:
 
     Args:
         rewards: functions in TRL's form; plain, ``async`` or objects with ``__call__``.
-        weights: one number per reward; 1 each by default.
+        reward_weights: one per reward, a number or a function of the optimizer steps done (``rewards.LinearWeight``); 1 each by
+            default.
+        reward_gates: rewards that count only where another one has reached enough, by name:
+            ``{soft_format: {reward: math_accuracy, at_least: 1.0}}``. Names are those of ``rewards/<name>/mean``.
+        reward_clip: least and largest weighted sum.
     """
 
-    def __init__(self, rewards: Sequence[RewardFunction], weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        rewards: Sequence[RewardFunction],
+        *,
+        reward_weights: list[float | WeightSchedule] | None = None,
+        reward_gates: dict[str, Gate] | None = None,
+        reward_clip: tuple[float, float] | None = None,
+    ) -> None:
         if not rewards:
             raise UserError("--rollout.rewards is empty: name at least one reward function")
-        if weights is not None and len(weights) != len(rewards):
-            raise UserError(
-                f"--rollout.reward_weights has {len(weights)} numbers for {len(rewards)} rewards: give one for each"
-            )
         self.rewards = list(rewards)
-        self.weights = [1.0] * len(rewards) if weights is None else [float(weight) for weight in weights]
         self.names = _distinct([_name(reward) for reward in rewards])
+        self.combination = Combination(self.names, weights=reward_weights, gates=reward_gates, clip=reward_clip)
+        self._caller = RewardCaller(self.rewards, self.names)
 
     def require_columns(self, columns: Iterable[str]) -> None:
         """Find before the first rollout what ``score`` would find after it.
@@ -90,7 +101,7 @@ class RewardScorer:
             UserError: if a function needs another column.
         """
         for name, reward in zip(self.names, self.rewards, strict=True):
-            _require(name, reward, (*TRAINER_KEYWORDS, *columns))
+            require(name, reward, (*TRAINER_KEYWORDS, *columns))
 
     def score(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]], *, trainer_state: Any = None
@@ -108,32 +119,34 @@ class RewardScorer:
             RuntimeError: if a function raises; the message names it, and the row if the exception has one.
         """
         sizes = [len(group) for group in completions]
-        log = _Log(sum(sizes))
+        log = CallLog(sum(sizes))
         keywords = _keywords(prompts, completions)
-        keywords |= {"trainer_state": trainer_state, "log_extra": log.extra, "log_metric": log.metric}
-        returned = self._call_all(keywords)
-        flat = {name: _checked(name, result, sum(sizes)) for name, result in zip(self.names, returned, strict=True)}
-        total = [_weighted_sum(scores, self.weights) for scores in zip(*flat.values(), strict=True)]
+        returned = self._caller.call(keywords | {"trainer_state": trainer_state}, log)
+        lengths = [len(ids) for ids in keywords["completion_ids"]]
+        terms: dict[str, list[float]] = {}
+        steps: dict[str, list[StepScores | None]] = {}
+        for name, result in zip(self.names, returned, strict=True):
+            scores = checked_scores(name, result, lengths)
+            terms[name] = [step_mean(score) if isinstance(score, list) else score for score in scores]
+            if any(isinstance(score, list) for score in scores):
+                steps[name] = [score if isinstance(score, list) else None for score in scores]
+        gated = self.combination.gated(terms)
+        for name, of_completions in steps.items():
+            shut = [term != behind for term, behind in zip(terms[name], gated[name], strict=True)]
+            steps[name] = [
+                [(0.0, end) for _, end in scores] if scores and off else scores
+                for scores, off in zip(of_completions, shut, strict=True)
+            ]
+        weights = self.combination.weights(getattr(trainer_state, "global_step", 0))
         return Scores(
-            total=_grouped(total, sizes),
-            terms={name: _grouped(scores, sizes) for name, scores in flat.items()},
-            metrics={name: sum(values) / len(values) for name, values in log.metrics.items()},
+            combination=self.combination,
+            terms={name: _grouped(scores, sizes) for name, scores in terms.items()},
+            gated={name: _grouped(scores, sizes) for name, scores in gated.items()},
+            weights=weights,
+            steps={name: _grouped(scores, sizes) for name, scores in steps.items()},
+            metrics=self._metrics(log, weights, terms, gated),
             columns=log.columns,
         )
-
-    def _call_all(self, keywords: dict[str, Any]) -> list[Any]:
-        """What each function returns; the async ones run at the same time."""
-        results: list[Any] = [
-            _guarded(name, _call, name, reward, keywords) for name, reward in zip(self.names, self.rewards, strict=True)
-        ]
-        waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
-        if waiting:
-            awaited = _run_together([_awaited(self.names[index], results[index]) for index in waiting])
-            for index, result in zip(waiting, awaited, strict=True):
-                results[index] = result
-        return results
-
-
 def _keywords(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
     """Prompts, completions and data columns, one entry per completion."""
     pairs = [(p, completion) for p, group in zip(prompts, completions, strict=True) for completion in group]
@@ -147,73 +160,6 @@ def _keywords(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completi
     ]
     keywords["completion_ids"] = [completion.token_ids for _, completion in pairs]
     return keywords
-
-
-def _call(name: str, reward: Callable[..., Any], keywords: dict[str, Any]) -> Any:
-    """Call with the keywords that the function takes: all of them if it has ``**kwargs``."""
-    _require(name, reward, keywords)
-    parameters = inspect.signature(reward).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        wanted = {parameter.name for parameter in parameters}
-        keywords = {key: value for key, value in keywords.items() if key in wanted}
-    return reward(**keywords)
-
-
-def _require(name: str, reward: Callable[..., Any], known: Iterable[str]) -> None:
-    """Refuse a function that must be given something else than the ``known`` keywords."""
-    known = set(known)
-    for parameter in inspect.signature(reward).parameters.values():
-        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if named and parameter.default is parameter.empty and parameter.name not in known:
-            columns = ", ".join(sorted(known.difference(TRAINER_KEYWORDS))) or "none"
-            raise UserError(
-                f"reward {name} needs a column {parameter.name!r} that the data does not have (its columns: {columns})"
-            )
-
-
-def _guarded(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(name, error) from error
-
-
-async def _awaited(name: str, result: Any) -> Any:
-    try:
-        return await result
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(name, error) from error
-
-
-def _failure(name: str, error: Exception) -> RuntimeError:
-    row = getattr(error, "row", None)
-    where = "" if row is None else f" at row {row}"
-    return RuntimeError(f"reward {name} failed{where}: {type(error).__name__}: {error}")
-
-
-def _run_together(tasks: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all in a thread of their own: the caller's thread may already run an event loop (notebooks do)."""
-    outcome: list[Any] = []
-
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*tasks)
-
-    def run() -> None:
-        try:
-            outcome.append(asyncio.run(gather()))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="async-rewards", daemon=True)
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
 
 
 def _checked(name: str, result: Any, rows: int) -> list[float]:
