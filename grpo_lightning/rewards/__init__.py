@@ -8,19 +8,73 @@ from __future__ import annotations
 
 from grpo_lightning.rewards.accuracy import gold_is_parsable, gsm8k_accuracy, math_accuracy
 from grpo_lightning.rewards.completions import completion_text
-from grpo_lightning.rewards.format import think_answer_format, think_format
+from grpo_lightning.rewards.counts import tag_count, xml_count, xml_count_as_published, xml_count_three_tags
+from grpo_lightning.rewards.exact import (
+    exact_answer,
+    exact_answer_as_published,
+    integer_answer,
+    integer_answer_as_published,
+    multiple_choice,
+)
+from grpo_lightning.rewards.layout import (
+    CodeFormat,
+    choice_format_soft,
+    choice_format_strict,
+    reasoning_format_soft,
+    reasoning_format_soft_as_published,
+    reasoning_format_strict,
+    think_answer_format,
+    think_answer_format_strict,
+    think_format,
+)
+from grpo_lightning.rewards.lengths import CosineLength, KimiLength, SoftOverlongPunishment
 from grpo_lightning.rewards.marks import best, inline
+from grpo_lightning.rewards.reasoning import (
+    ReasoningKeywords,
+    reasoning_length,
+    reasoning_steps,
+    reasoning_steps_as_published,
+)
 from grpo_lightning.rewards.runner import RewardScorer, Scores
+from grpo_lightning.rewards.style import LanguageConsistency, RepetitionPenalty
+from grpo_lightning.rewards.tiered import ShapedAccuracy, TieredAccuracy
 
 __all__ = [
+    "CodeFormat",
+    "CosineLength",
+    "KimiLength",
+    "LanguageConsistency",
+    "ReasoningKeywords",
+    "RepetitionPenalty",
     "RewardScorer",
     "Scores",
+    "ShapedAccuracy",
+    "SoftOverlongPunishment",
+    "TieredAccuracy",
     "best",
+    "choice_format_soft",
+    "choice_format_strict",
     "completion_text",
+    "exact_answer",
+    "exact_answer_as_published",
     "gold_is_parsable",
     "gsm8k_accuracy",
     "inline",
+    "integer_answer",
+    "integer_answer_as_published",
     "math_accuracy",
+    "multiple_choice",
+    "reasoning_format_soft",
+    "reasoning_format_soft_as_published",
+    "reasoning_format_strict",
+    "reasoning_length",
+    "reasoning_steps",
+    "reasoning_steps_as_published",
+    "tag_count",
     "think_answer_format",
+    "think_answer_format_strict",
     "think_format",
+    "xml_count",
+    "xml_count_as_published",
+    "xml_count_three_tags",
 ]
