@@ -16,6 +16,7 @@ from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.isolation import SHARED_POOL
+from grpo_lightning.rewards.marks import best, inline
 
 CALCULATION_NOTE = re.compile(r"<<[^<>]*>>")
 """A note in GSM8K's worked solutions, ``<<48/2=24>>``."""
@@ -30,6 +31,8 @@ def gsm8k_gold(answer: Any) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
 
 
+@inline
+@best(1.0)
 def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """1.0 if the completion's final number is the gold one, else 0.0; None if the gold is not a number.
 
@@ -60,6 +63,8 @@ def number_of(answer: str | None) -> Number | None:
     return parse_number(numbers[0].rstrip(",")) if is_prose else None
 
 
+@inline
+@best(1.0)
 def math_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """1.0 if the completion's final answer is mathematically the gold one, else 0.0; None for an unreadable gold.
 

@@ -1,0 +1,220 @@
+"""The start-up check: does a right answer earn what the reward pays for right answers?
+
+Each gold answer is laid out as the prompt asks for it and handed to the correctness rewards as if a model had written
+it. Where it does not earn the most that the reward gives, reward and data do not fit: the answers cannot be read, or
+the layout that the prompt asks for is not the one that the reward looks for. A run would train on zeros and nobody
+would know, so it does not start.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_lightning import ranks
+from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
+from grpo_lightning.data.datamodule import PromptDataModule
+from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.types import Completion, Prompt, RewardFunction
+
+log = logging.getLogger(__name__)
+
+ENOUGH = 0.99
+"""Share of golds that must earn the reward's best."""
+MOST_SOLUTIONS = 500
+"""Rows whose solution is checked: each may be a program that is run."""
+CALL_ROWS = 256
+"""Rows of one call, so that a reward's time limit is not spent on a whole data set."""
+NAMED_IN_ERROR, NAMED_IN_WARNING = 5, 20
+ROUNDING = 1e-9
+WORK = "..."
+"""Stands for the reasoning in rows that have no worked solution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A gold answer that did not earn the best score."""
+
+    row: int
+    """In the data source."""
+    gold: str
+    score: float
+    """The highest over the layouts that were tried; NaN if the reward gave none to any of them."""
+
+    def __str__(self) -> str:
+        gold = repr(self.gold if len(self.gold) <= 40 else f"{self.gold[:40]}...")
+        return f"row {self.row} {gold} ({'unreadable' if math.isnan(self.score) else f'{self.score:g}'})"
+
+
+def check_all_golds(
+    data: PromptDataModule, rewards: Sequence[RewardFunction], *, most: int, evaluates: bool, trainer_state: Any = None
+) -> None:
+    """Every correctness reward on the golds that it will judge; see ``GoldCheck``.
+
+    Args:
+        data: set up, with its tokenizer.
+        rewards: of the training prompts.
+        most: rows looked at for each reward, spread evenly; 0 for none.
+        evaluates: the rules of the evaluation sources will be used too.
+        trainer_state: handed to the rewards.
+
+    Raises:
+        UserError: naming the first that does not fit.
+    """
+    answer_format = data.template.answer_format
+    check = GoldCheck(answer_format, tokenizer=data.tokenizer, most=most, trainer_state=trainer_state)
+    for name, reward in zip(RewardScorer(rewards).names, rewards, strict=True):
+        check.check(reward, data.train_prompts or [], what=f"--rollout.rewards {name}")
+    for source, prompts in zip(data.eval_sources, data.eval_prompts or [], strict=False) if evaluates else []:
+        (name,) = RewardScorer([source.correctness]).names
+        check.check(source.correctness, prompts, what=f"--data.eval_sources {source.name}, {name}")
+
+
+class GoldCheck:
+    """Refuses data of which more than 1% of the golds do not earn a reward's best, and warns of the others by row.
+
+    The golds are the rows' ``answer``. A reward that does not name this column, as one that runs unit tests, is given
+    the rows' ``solution`` too, plain and as a block of code. One layout that earns the best is enough. Rows are shared
+    out over the ranks, which come to the same verdict together.
+
+    Args:
+        answer_format: the layout that the prompts ask for.
+        tokenizer: the policy's.
+        most: rows looked at, spread evenly over all; 0 for none.
+        trainer_state: handed to the rewards.
+    """
+
+    def __init__(
+        self, answer_format: AnswerFormat, *, tokenizer: PreTrainedTokenizerBase, most: int, trainer_state: Any = None
+    ) -> None:
+        self.answer_format = answer_format
+        self.tokenizer = tokenizer
+        self.most = most
+        self.trainer_state = trainer_state
+
+    def check(self, reward: RewardFunction, prompts: Sequence[Prompt], *, what: str) -> None:
+        """Look at one reward and one data set.
+
+        Args:
+            reward: passed over if it is not marked with ``rewards.best``.
+            prompts: of one source, the same on all ranks.
+            what: option and name of the reward, for messages: ``"--rollout.rewards math_accuracy"``.
+
+        Raises:
+            UserError: naming reward, share and rows.
+        """
+        best = getattr(reward, "best", None)
+        if best is None or not self.most or not prompts:
+            return
+        column, most = "answer", self.most
+        if column not in inspect.signature(reward).parameters:
+            column, most = "solution", min(most, MOST_SOLUTIONS)
+            prompts = [prompt for prompt in prompts if prompt.columns.get(column)]
+        if not prompts:
+            log.info("%s: not tried on right answers, since no row has a 'solution' to try it on", what)
+            return
+        chosen = spread(prompts, most)
+        allowed = len(chosen) - math.ceil(ENOUGH * len(chosen))
+        scorer = RewardScorer([reward])
+        checked, refused = 0, []
+        mine = chosen[ranks.rank() :: ranks.world_size()]
+        for start in range(0, len(mine), CALL_ROWS):
+            some = mine[start : start + CALL_ROWS]
+            checked += len(some)
+            for prompt, score in zip(some, self._scores(scorer, some, best, column), strict=True):
+                if not score >= best - ROUNDING:
+                    refused.append(Refused(row=prompt.row, gold=str(prompt.columns.get(column)), score=score))
+            if len(refused) > allowed:  # the verdict stands, and the rest may take long
+                break
+        checked = sum(ranks.gather_objects([checked]))
+        refused = sorted(ranks.gather_objects(refused), key=lambda one: one.row)
+        _tell(what, prompts[0].source, refused, checked=checked, allowed=allowed, best=best)
+
+    def _scores(self, scorer: RewardScorer, prompts: Sequence[Prompt], best: float, column: str) -> list[float]:
+        """The highest score of each gold's layouts; a further layout is tried only where none was right before."""
+        replies = [_replies(prompt, self.answer_format, column) for prompt in prompts]
+        scores = [math.nan] * len(prompts)
+        left = list(range(len(prompts)))
+        while left:
+            tried = [(row, reply) for row in left if (reply := next(replies[row], None)) is not None]
+            asked = [prompts[row] for row, _ in tried]
+            written = [[self._completion(prompts[row].prefill, reply)] for row, reply in tried]
+            given = scorer.score(asked, written, trainer_state=self.trainer_state).total if tried else []
+            for (row, _), (score,) in zip(tried, given, strict=True):
+                scores[row] = score if math.isnan(scores[row]) else max(scores[row], score)
+            left = [row for row, _ in tried if not scores[row] >= best - ROUNDING]
+        return scores
+
+    def _completion(self, prefill: str, reply: str) -> Completion:
+        text = _continuation(prefill, reply)
+        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return Completion(token_ids=token_ids, logprobs=[0.0] * len(token_ids), finished=True, text=text)
+
+
+def spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
+    """``most`` of the prompts, evenly spread over all; all if there are no more."""
+    if most >= len(prompts):
+        return list(prompts)
+    return [prompts[i * len(prompts) // most] for i in range(most)]
+
+
+def _tell(what: str, source: str, refused: list[Refused], *, checked: int, allowed: int, best: float) -> None:
+    if not refused:
+        log.info("%s: all of %d golds of %s earn %g", what, checked, source, best)
+        return
+    share = f"{len(refused)} of {checked} golds of {source}"
+    if len(refused) <= allowed:
+        log.warning("%s: %s do not earn its best, %g: %s", what, share, best, _named(refused, NAMED_IN_WARNING))
+        return
+    raise UserError(
+        f"{what}: {share} ({len(refused) / checked:.1%}) do not earn its best, {best:g}, when they are laid out as the "
+        f"prompt asks; at most {1 - ENOUGH:.0%} may: {_named(refused, NAMED_IN_ERROR)}; mend the rows or choose a "
+        "fitting reward or --data.template.answer_format, or start all the same with --rollout.check_golds 0"
+    )
+
+
+def _named(refused: list[Refused], most: int) -> str:
+    names = ", ".join(str(one) for one in refused[:most])
+    return f"{names} and {len(refused) - most} more" if len(refused) > most else names
+
+
+def _replies(prompt: Prompt, asked: AnswerFormat, column: str) -> Iterator[str]:
+    """Right replies, the likeliest first. A row without a gold has none."""
+    answer, solution = (prompt.columns.get(name) for name in ("answer", "solution"))
+    solution = solution if isinstance(solution, str) and solution.strip() else None
+    golds = [] if answer is None or not str(answer).strip() else [str(answer)]
+    if column == "solution" and solution:
+        golds = [f"```python\n{solution}\n```", solution, *golds]
+    if not golds:
+        return
+    yield from _layouts(asked, golds, solution)
+    if asked is ANSWER_FORMATS["none"]:
+        # The prompt leaves the layout open, or asks in words of its own: whatever the reward looks for is right.
+        if solution:
+            yield solution
+        for other in ANSWER_FORMATS.values():
+            yield from _layouts(other, golds, solution)
+
+
+def _layouts(asked: AnswerFormat, golds: Sequence[str], solution: str | None) -> Iterator[str]:
+    """Each gold alone, and behind its work."""
+    for gold in golds:
+        yield asked.show(gold)
+        yield asked.show(gold, WORK if solution is None or solution in gold else solution)
+
+
+def _continuation(prefill: str, reply: str) -> str:
+    """The reply as a model would write it where the prompt's template has opened ``<think>`` or ``<reasoning>``."""
+    opened = prefill.strip()
+    if not opened or "</" in opened:
+        return reply
+    if reply.startswith(opened):
+        return reply.removeprefix(opened).lstrip()
+    return f"\n{opened.replace('<', '</')}\n{reply}"
