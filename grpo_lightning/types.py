@@ -22,9 +22,13 @@ from torch import Tensor
 Message = dict[str, str]
 """One chat message: ``{"role": "user", "content": "..."}``."""
 
-RewardFunction = Callable[..., "list[float | None]"]
+StepScores = list[tuple[float, int]]
+"""Scores of a completion's steps, each with the index of the step's last token in ``completion_ids``."""
+
+RewardFunction = Callable[..., "list[float | None] | list[StepScores | None]"]
 """A reward in TRL's form: keywords ``prompts``, ``completions``, ``completion_ids`` and the data columns (each a list
-with one entry per completion) to one score per completion; None means that the reward does not apply to the row."""
+with one entry per completion) to one score per completion, or to the scores of its steps; None means that the reward
+does not apply to the row."""
 
 
 @dataclass(kw_only=True)
@@ -135,6 +139,8 @@ class RolloutBatch(SequenceBatch):
 
     advantages: Tensor
     """How much better than its group a completion was, ``[B, 1]``, or per token, ``[B, T]``."""
+    completion_numbers: Tensor | None = None
+    """Which of this rank's completions a row is, counted prompt by prompt, ``[B]``."""
     old_logprobs: Tensor | None = None
     """Under the policy that starts this rollout's updates; None where that is the current policy itself, ``[B, T]``."""
     ref_logprobs: Tensor | None = None
@@ -167,9 +173,9 @@ class Rollout:
     rewards: Tensor
     """Total reward of each completion of this rank; NaN where no reward applies, ``[P, G]``."""
     reward_terms: dict[str, Tensor]
-    """Each reward function's own scores, ``[P, G]``."""
+    """Each reward function's own scores, unweighted; the mean over its steps of a reward per step, ``[P, G]``."""
     advantages: Tensor
-    """Of this rank's completions, ``[P, G]``."""
+    """Of this rank's completions, ``[P, G]``; the mean over its tokens where a reward is per step."""
     windows: list[Window[RolloutBatch]]
     """One optimizer step each, in prompt order."""
     passes: int

@@ -16,7 +16,6 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally, judge, wilson_interval
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.records import completion_record, write_records
-from grpo_lightning.rewards.runner import RewardScorer
 from grpo_lightning.rollout.collector import decode
 from grpo_lightning.types import Completion, PromptBatch
 
@@ -163,7 +162,7 @@ class EvaluationCallback(L.Callback):
             state = trainer_state(trainer)
             verdicts = judge(trainer.datamodule.eval_sources[dataloader_idx], prompts, groups, trainer_state=state)
             if self._rollout.rewards:
-                terms = RewardScorer(self._rollout.rewards).score(prompts, groups, trainer_state=state).terms
+                terms = self._rollout.make_scorer().score(prompts, groups, trainer_state=state).terms
         for p, (prompt, group) in enumerate(asked):
             for c, completion in enumerate(group):
                 record = {**completion_record(prompt, completion), "greedy": self.greedy and c == 0}

@@ -23,6 +23,7 @@ from grpo_lightning.callbacks.geometry import (
     check_windows,
     warn_of_rare_checkpoints,
 )
+from grpo_lightning.callbacks.gold_check import check_all_golds
 from grpo_lightning.engines import default_engine
 from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
@@ -57,7 +58,8 @@ class RolloutCallback(L.Callback):
 
     Args:
         rewards: reward functions by dotted path (or callable objects by ``class_path``), in TRL's form.
-        reward_weights: one per reward; default 1 each.
+        normalize_each_reward: normalize each reward by itself and then add up, instead of the other way round; see
+            ``advantages.decoupled``.
         engine: the sampler; null takes vLLM if it is installed, else transformers.
         group_size: completions of each prompt (G).
         max_completion_length: longest completion, in tokens.
@@ -71,13 +73,15 @@ class RolloutCallback(L.Callback):
         passes: times that a rollout is gone through (mu); above 1 the ratio and its clipping come into play.
         micro_batch_tokens: most padded tokens in one forward and backward; bounds the memory, changes no result.
         seed: of the samples; null takes ``seed_everything``.
+        check_golds: rows whose gold answer must earn a correctness reward's best before the run starts; 0 for none.
+        scoring: how the rewards are weighted, limited and called; see ``RewardScorer``.
     """
 
     def __init__(
         self,
         *,
         rewards: list[Callable[..., Any]] | None = None,
-        reward_weights: list[float] | None = None,
+        normalize_each_reward: bool = False,
         engine: RolloutEngine | None = None,
         group_size: int = 8,
         max_completion_length: int = 256,
@@ -91,6 +95,8 @@ class RolloutCallback(L.Callback):
         passes: int = 1,
         micro_batch_tokens: int = 16384,
         seed: int | None = None,
+        check_golds: int = 10_000,
+        **scoring: Any,
     ) -> None:
         for name, value in (
             ("max_completion_length", max_completion_length),
@@ -112,7 +118,8 @@ class RolloutCallback(L.Callback):
             )
         check_truncation("--rollout", top_p=top_p, top_k=top_k, min_p=min_p)
         self.rewards = rewards or []
-        self.reward_weights = reward_weights
+        self.normalize_each_reward = normalize_each_reward
+        self._scoring = scoring
         self.engine = engine
         self.group_size = group_size
         self.sampling = Sampling(
@@ -121,7 +128,7 @@ class RolloutCallback(L.Callback):
         self.advantages, self.reduction = advantages, reduction
         self.updates, self.passes = updates_per_rollout, passes
         self.micro_batch_tokens = micro_batch_tokens
-        self.seed = seed
+        self.seed, self.check_golds = seed, check_golds
         self.rollouts = 0
         self.num_tokens = 0
         self.longest_completion = 0
@@ -146,6 +153,8 @@ class RolloutCallback(L.Callback):
             self.allow_length(
                 trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length"
             )
+            data, evaluates, state = trainer.datamodule, self.will_evaluate(trainer), trainer_state(trainer)
+            check_all_golds(data, self.rewards, most=self.check_golds, evaluates=evaluates, trainer_state=state)
         if self.will_evaluate(trainer):
             kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
             limit = getattr(trainer, f"limit_{kind}_batches")
@@ -160,7 +169,7 @@ class RolloutCallback(L.Callback):
     def _make_collector(self, trainer: L.Trainer, pl_module: PolicyModule) -> RolloutCollector:
         if not self.rewards:
             raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
-        scorer = RewardScorer(self.rewards, self.reward_weights)
+        scorer = self.make_scorer()
         scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
         return RolloutCollector(
             scorer,
@@ -168,11 +177,16 @@ class RolloutCallback(L.Callback):
             group_size=self.group_size,
             sampling=self.sampling,
             advantages=self.advantages,
+            normalize_each_reward=self.normalize_each_reward,
             reduction=self.reduction,
             updates=self.updates,
             passes=self.passes,
             micro_batch_tokens=self.micro_batch_tokens,
         )
+
+    def make_scorer(self) -> RewardScorer:
+        """The rewards as this run puts them together."""
+        return RewardScorer(self.rewards, **self._scoring)
 
     def _check_geometry(self, trainer: L.Trainer) -> None:
         check_windows(trainer.datamodule.prompts_per_step, updates=self.updates, world_size=ranks.world_size())

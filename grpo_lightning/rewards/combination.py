@@ -86,31 +86,19 @@ class Combination:
         """Names of the rewards whose weight changes."""
         return {name for name, weight in zip(self.names, self._weights, strict=True) if callable(weight)}
 
-    def gated(self, terms: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-        """The terms, 0 where the gate is shut; NaN stays NaN.
-
-        A reward that does not apply opens no gate.
+    def shut(self, terms: Mapping[str, Sequence[float]]) -> dict[str, list[bool]]:
+        """Where each gated reward does not count; a reward that does not apply opens no gate.
 
         Args:
             terms: scores of each reward by name, NaN where it does not apply.
         """
-        return {name: self._behind_gate(name, terms) for name in self.names}
-
-    def _behind_gate(self, name: str, terms: Mapping[str, Sequence[float]]) -> list[float]:
-        gate = self.gates.get(name)
-        if gate is None:
-            return list(terms[name])
-        keys = terms[gate.reward]
-        return [
-            score if math.isnan(score) or key >= gate.at_least else 0.0
-            for score, key in zip(terms[name], keys, strict=True)
-        ]
+        return {gated: [not key >= gate.at_least for key in terms[gate.reward]] for gated, gate in self.gates.items()}
 
     def total(self, gated: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> list[float]:
         """One number per completion; NaN where no reward applies.
 
         Args:
-            gated: of ``gated``, or some of its entries.
+            gated: scores of some or all rewards by name, 0 where a gate is shut, NaN where a reward does not apply.
             weights: of ``weights``.
         """
         columns = [[weights[name] * score for score in scores] for name, scores in gated.items()]

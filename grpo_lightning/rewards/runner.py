@@ -7,16 +7,19 @@ anything is trained on it: a wrong length, a NaN or a string would otherwise sur
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.calling import TRAINER_KEYWORDS, CallLog, RewardCaller, require
+from grpo_lightning.rewards.combination import Combination, Gate, WeightSchedule
+from grpo_lightning.rewards.results import checked_scores
 
 if TYPE_CHECKING:  # types needs torch, which this floor does without
-    from grpo_lightning.types import Completion, Prompt, RewardFunction
+    from grpo_lightning.types import Completion, Prompt, RewardFunction, StepScores
+
+ScoreT = TypeVar("ScoreT")
 
 
 @dataclass(kw_only=True)
@@ -24,15 +27,13 @@ class Scores:
     """Rewards of one rollout; lists ``[P][G]`` in the order of the completions."""
 
     combination: Combination
-    """How they are put together."""
-    terms: dict[str, list[list[float]]]
-    """Each reward's own scores, unweighted; NaN where it returned None, the mean over the steps where it scored steps."""
-    gated: dict[str, list[list[float]]]
-    """The same, 0 where the reward's gate is shut."""
+    """How the rewards are put together."""
     weights: dict[str, float]
     """In effect in this rollout."""
-    steps: dict[str, list[list[StepScores | None]]] = field(default_factory=dict)
-    """Of the rewards that scored steps: score and last token of each step, 0 where the gate is shut."""
+    terms: dict[str, list[list[float]]]
+    """Each reward's own scores, unweighted: NaN where it returned None, the mean where it scored steps."""
+    counted: dict[str, list[list[float | StepScores]]]
+    """The same, 0 where the reward's gate is shut, and with every step where it scored steps."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What the functions gave to ``log_metric``; the mean if one name was given several times."""
     counts: dict[str, float] = field(default_factory=dict)
@@ -47,21 +48,15 @@ class Scores:
 
     def total_of(self, names: Iterable[str]) -> list[list[float]]:
         """``total`` over some of the rewards."""
-        picked = {name: [score for group in self.gated[name] for score in group] for name in names}
         sizes = [len(group) for group in next(iter(self.terms.values()))]
-        rows = self.combination.total(picked, self.weights) if picked else [math.nan] * sum(sizes)
-        return _grouped(rows, sizes)
+        flat = {name: [_mean(score) for group in self.counted[name] for score in group] for name in names}
+        return _grouped(self.combination.total(flat, self.weights) if flat else [math.nan] * sum(sizes), sizes)
 
-    def steps_of(self, name: str, completions: Sequence[Sequence[Completion]]) -> list[list[StepScores]]:
-        """A reward's steps; a completion with one score has it at its last token, one without a score has no step."""
-        steps = self.steps.get(name) or [[None] * len(group) for group in completions]
-        return [
-            [
-                of_steps if of_steps is not None else [] if math.isnan(score) else [(score, len(completion.token_ids) - 1)]
-                for of_steps, score, completion in zip(*rows, strict=True)
-            ]
-            for rows in zip(steps, self.gated[name], completions, strict=True)
-        ]
+    @property
+    def stepwise(self) -> list[str]:
+        """Names of the rewards that scored steps of a completion."""
+        groups = {name: [score for group in scores for score in group] for name, scores in self.counted.items()}
+        return [name for name, scores in groups.items() if any(isinstance(score, list) for score in scores)]
 
 
 class RewardScorer:
@@ -69,8 +64,8 @@ class RewardScorer:
 
     Args:
         rewards: functions in TRL's form; plain, ``async`` or objects with ``__call__``.
-        reward_weights: one per reward, a number or a function of the optimizer steps done (``rewards.LinearWeight``); 1 each by
-            default.
+        reward_weights: one per reward, a number or a function of the optimizer steps done (``rewards.LinearWeight``);
+            1 each by default.
         reward_gates: rewards that count only where another one has reached enough, by name:
             ``{soft_format: {reward: math_accuracy, at_least: 1.0}}``. Names are those of ``rewards/<name>/mean``.
         reward_clip: least and largest weighted sum.
@@ -123,30 +118,27 @@ class RewardScorer:
         keywords = _keywords(prompts, completions)
         returned = self._caller.call(keywords | {"trainer_state": trainer_state}, log)
         lengths = [len(ids) for ids in keywords["completion_ids"]]
-        terms: dict[str, list[float]] = {}
-        steps: dict[str, list[StepScores | None]] = {}
-        for name, result in zip(self.names, returned, strict=True):
-            scores = checked_scores(name, result, lengths)
-            terms[name] = [step_mean(score) if isinstance(score, list) else score for score in scores]
-            if any(isinstance(score, list) for score in scores):
-                steps[name] = [score if isinstance(score, list) else None for score in scores]
-        gated = self.combination.gated(terms)
-        for name, of_completions in steps.items():
-            shut = [term != behind for term, behind in zip(terms[name], gated[name], strict=True)]
-            steps[name] = [
-                [(0.0, end) for _, end in scores] if scores and off else scores
-                for scores, off in zip(of_completions, shut, strict=True)
-            ]
+        checked = {
+            name: checked_scores(name, result, lengths=lengths)
+            for name, result in zip(self.names, returned, strict=True)
+        }
+        terms = {name: [_mean(score) for score in scores] for name, scores in checked.items()}
+        shut = self.combination.shut(terms)
+        counted = {name: _behind(scores, shut.get(name)) for name, scores in checked.items()}
         weights = self.combination.weights(getattr(trainer_state, "global_step", 0))
+        metrics = {name: sum(values) / len(values) for name, values in log.metrics.items()}
+        metrics |= {f"rewards/{name}/weight": weights[name] for name in self.combination.scheduled}
+        metrics |= {f"rewards/{name}/gate_open": 1 - sum(where) / len(where) for name, where in shut.items()}
         return Scores(
             combination=self.combination,
             terms={name: _grouped(scores, sizes) for name, scores in terms.items()},
-            gated={name: _grouped(scores, sizes) for name, scores in gated.items()},
+            counted={name: _grouped(scores, sizes) for name, scores in counted.items()},
             weights=weights,
-            steps={name: _grouped(scores, sizes) for name, scores in steps.items()},
-            metrics=self._metrics(log, weights, terms, gated),
+            metrics=metrics,
             columns=log.columns,
         )
+
+
 def _keywords(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
     """Prompts, completions and data columns, one entry per completion."""
     pairs = [(p, completion) for p, group in zip(prompts, completions, strict=True) for completion in group]
@@ -162,37 +154,24 @@ def _keywords(prompts: Sequence[Prompt], completions: Sequence[Sequence[Completi
     return keywords
 
 
-def _checked(name: str, result: Any, rows: int) -> list[float]:
-    """The scores as floats, None as NaN."""
-    if hasattr(result, "tolist"):  # a tensor or array
-        result = result.tolist()
-    if not isinstance(result, (list, tuple)):
-        raise UserError(f"reward {name} returned {type(result).__name__}: return a list with one score per completion")
-    if len(result) != rows:
-        raise UserError(f"reward {name} returned {len(result)} scores for {rows} completions: return one for each")
-    return [_checked_score(name, row, score) for row, score in enumerate(result)]
+def _mean(score: float | StepScores) -> float:
+    return sum(value for value, _ in score) / len(score) if isinstance(score, list) else score
 
 
-def _checked_score(name: str, row: int, score: Any) -> float:
-    if score is None:
-        return math.nan
-    if hasattr(score, "item"):  # a tensor or array with one element
-        score = score.item()
-    if not isinstance(score, numbers.Real):
-        raise UserError(
-            f"reward {name} returned {score!r} for row {row}: return a number, or None if it does not apply"
-        )
-    if not math.isfinite(score):
-        raise UserError(f"reward {name} returned {score} for row {row}: return a finite number, or None")
-    return float(score)
+def _behind(scores: list[float | StepScores], shut: list[bool] | None) -> list[float | StepScores]:
+    """The scores, 0 where the gate is shut; what does not apply stays so."""
+    if shut is None:
+        return scores
+    return [_nothing(score) if off else score for score, off in zip(scores, shut, strict=True)]
 
 
-def _weighted_sum(scores: Sequence[float], weights: Sequence[float]) -> float:
-    present = [weight * score for weight, score in zip(weights, scores, strict=True) if not math.isnan(score)]
-    return sum(present) if present else math.nan
+def _nothing(score: float | StepScores) -> float | StepScores:
+    if isinstance(score, list):
+        return [(0.0, end) for _, end in score]
+    return score if math.isnan(score) else 0.0
 
 
-def _grouped(flat: list[float], sizes: list[int]) -> list[list[float]]:
+def _grouped(flat: list[ScoreT], sizes: list[int]) -> list[list[ScoreT]]:
     rest = iter(flat)
     return [[next(rest) for _ in range(size)] for size in sizes]
 

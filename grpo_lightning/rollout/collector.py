@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
-from grpo_lightning.advantages import AdvantageEstimator, group_std, zero_spread
+from grpo_lightning.advantages import AdvantageEstimator
 from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import RunStopped
 from grpo_lightning.functional.reduction import Reduction
-from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rewards.runner import RewardScorer, Scores
+from grpo_lightning.rollout.credit import CreditAssignment
+from grpo_lightning.rollout.figures import length_figures, mean_over_ranks, reward_figures, sum_over_ranks
 from grpo_lightning.rollout.sampler_gap import gap_figures
 from grpo_lightning.rollout.windows import balance, cut_windows, pad_rows
 from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, SequenceBatch, Window
@@ -32,11 +36,12 @@ class RolloutCollector:
     """Generates groups, scores them and prepares the optimizer steps.
 
     Args:
-        scorer: the reward functions and their weights.
+        scorer: the reward functions and how they are put together.
         tokenizer: decodes completions for the rewards.
         group_size: completions of each prompt (G).
         sampling: how they are drawn.
         advantages: from rewards ``[P, G]`` to advantages ``[P, G]``.
+        normalize_each_reward: advantages of each reward by itself, added up; see ``advantages.decoupled``.
         reduction: what each token counts in the loss.
         updates: optimizer steps that the prompts are cut into (U).
         passes: times that the completions are gone through (mu).
@@ -51,6 +56,7 @@ class RolloutCollector:
         group_size: int,
         sampling: Sampling,
         advantages: AdvantageEstimator,
+        normalize_each_reward: bool = False,
         reduction: Reduction,
         updates: int,
         passes: int,
@@ -60,7 +66,7 @@ class RolloutCollector:
         self.tokenizer = tokenizer
         self.group_size = group_size
         self.sampling = sampling
-        self.advantages = advantages
+        self.credit = CreditAssignment(advantages, normalize_each=normalize_each_reward)
         self.reduction = reduction
         self.updates = updates
         self.passes = passes
@@ -95,39 +101,68 @@ class RolloutCollector:
             ids = [prompt.token_ids for prompt in prompts]
             completions = engine.generate(ids, self.sampling, group_size=self.group_size, seeds=seeds)
             decode(self.tokenizer, completions)
-        with clock("reward"):
-            scores = self.scorer.score(prompts, completions, trainer_state=trainer_state)
-            rewards = torch.tensor(scores.total, dtype=torch.float64)
-            terms = {name: torch.tensor(term, dtype=torch.float64) for name, term in scores.terms.items()}
-        advantages = self._advantages(rewards, completions)
-        batch = self._batch(prompts, completions, advantages)
-        windows = cut_windows(
-            batch,
-            updates=self.updates,
-            micro_batch_tokens=self.micro_batch_tokens,
-            reduction=self.reduction,
-            max_completion_length=self.sampling.max_completion_length,
-            keep=(advantages.flatten() != 0) if drop_zero_advantage else None,
-        )
+        batch = self._batch(prompts, completions)
+        scoring = self._score_in_background(prompts, completions, trainer_state)
+        if drop_zero_advantage:  # what needs no pass is known only after the rewards
+            advantages = self.credit.advantages(scoring.result()[0], completions)
+            windows = self._cut(batch, keep=(advantages != 0).any(dim=2).flatten())
+            with clock("score"):
+                self._score(windows, score_old, score_reference, device)
+        else:
+            windows = self._cut(batch)
+            with clock("score"):
+                self._score(windows, score_old, score_reference, device)
+            advantages = self.credit.advantages(scoring.result()[0], completions)
+        _attach(advantages, windows)
+        scores, clock.seconds["reward"] = scoring.result()
         with clock("score"):
-            self._score(windows, score_old, score_reference, device)
             gap = self._untrained_gap(batch, windows, score_old, device)
-        metrics = _reward_metrics(rewards, terms) | _length_metrics(completions)
-        metrics |= _mean_over_ranks(scores.metrics) | clock.metrics() | gap
-        dropped = (ranks.gather_rows(advantages) == 0).double().mean() if drop_zero_advantage else 0.0
+        rewards = torch.tensor(scores.total, dtype=torch.float64)
+        terms = {name: torch.tensor(term, dtype=torch.float64) for name, term in scores.terms.items()}
+        metrics = reward_figures(rewards, terms) | length_figures(completions)
+        metrics |= mean_over_ranks(scores.metrics) | sum_over_ranks(scores.counts) | clock.metrics() | gap
+        dropped = (ranks.gather_rows((advantages == 0).all(dim=2).double())).mean() if drop_zero_advantage else 0.0
         metrics["rollout/frac_dropped_sequences"] = float(dropped)
         return Rollout(
             prompts=prompts,
             completions=completions,
             rewards=rewards,
             reward_terms=terms,
-            advantages=advantages,
+            advantages=_mean_over_tokens(advantages, completions),
             windows=windows,
             passes=self.passes,
             temperature=self.sampling.temperature,
             truncated=self.sampling.truncated,
             metrics=metrics,
             logged_columns=scores.columns,
+        )
+
+    def _score_in_background(
+        self, prompts: list[Prompt], completions: list[list[Completion]], trainer_state: Any
+    ) -> Future[tuple[Scores, float]]:
+        """The rewards and the seconds they took, while this thread goes on; the thread does not hold up an exit."""
+        future: Future[tuple[Scores, float]] = Future()
+
+        def score() -> None:
+            start = time.perf_counter()
+            try:
+                scores = self.scorer.score(prompts, completions, trainer_state=trainer_state)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result((scores, time.perf_counter() - start))
+
+        threading.Thread(target=score, name="rewards", daemon=True).start()
+        return future
+
+    def _cut(self, batch: RolloutBatch, *, keep: Tensor | None = None) -> list[Window[RolloutBatch]]:
+        return cut_windows(
+            batch,
+            updates=self.updates,
+            micro_batch_tokens=self.micro_batch_tokens,
+            reduction=self.reduction,
+            max_completion_length=self.sampling.max_completion_length,
+            keep=keep,
         )
 
     def _score(
@@ -161,16 +196,8 @@ class RolloutCollector:
         probe = batch.rows(torch.tensor(longest)).to(device)
         return gap_figures(score_old(probe), probe)
 
-    def _advantages(self, rewards: Tensor, completions: list[list[Completion]]) -> Tensor:
-        """On the groups of all ranks; this rank's rows of it, float32 ``[P, G]``."""
-        # A completion without a token can learn nothing, so it must not shift its siblings either.
-        empty = torch.tensor([[not c.token_ids for c in group] for group in completions])
-        everyone = ranks.gather_rows(rewards.masked_fill(empty, torch.nan))
-        mine = slice(ranks.rank() * len(rewards), (ranks.rank() + 1) * len(rewards))
-        return self.advantages(everyone)[mine].float()
-
-    def _batch(self, prompts: list[Prompt], completions: list[list[Completion]], advantages: Tensor) -> RolloutBatch:
-        """One row per completion, prompt by prompt."""
+    def _batch(self, prompts: list[Prompt], completions: list[list[Completion]]) -> RolloutBatch:
+        """One row per completion, prompt by prompt, with its advantage still to be known."""
         groups = zip(prompts, completions, strict=True)
         rows = [(prompt, completion) for prompt, group in groups for completion in group]
         padded = pad_rows(
@@ -188,7 +215,8 @@ class RolloutCollector:
             sequence_lengths=padded.sequence_lengths,
             prompt_lengths=padded.prompt_lengths,
             completion_mask=padded.completion_mask,
-            advantages=advantages.reshape(-1, 1),
+            advantages=torch.zeros(len(rows), 1),
+            completion_numbers=torch.arange(len(rows)),
             sampling_logprobs=sampling_logprobs,
         )
 
@@ -200,41 +228,22 @@ def decode(tokenizer: PreTrainedTokenizerBase, completions: list[list[Completion
         completion.text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-def _reward_metrics(rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
-    """TRL's names, over the groups of all ranks."""
-    everyone = ranks.gather_rows(rewards)
-    metrics = {
-        "reward": float(everyone.nanmean().nan_to_num()),
-        "reward_std": float(group_std(everyone).mean()),
-        "frac_reward_zero_std": float(zero_spread(everyone).double().mean()),
-    }
-    for name, term in terms.items():
-        known = ranks.gather_rows(term).flatten()
-        known = known[~known.isnan()]
-        metrics[f"rewards/{name}/mean"] = float(known.mean()) if len(known) else 0.0
-        metrics[f"rewards/{name}/std"] = float(known.std()) if len(known) > 1 else 0.0
-    return metrics
+def _attach(advantages: Tensor, windows: list[Window[RolloutBatch]]) -> None:
+    """Give every row its advantages, ``[P, G, 1]`` or ``[P, G, T]``."""
+    by_completion = advantages.flatten(end_dim=1)
+    for micro_batch in (micro_batch for window in windows for micro_batch in window.micro_batches):
+        numbers, width = micro_batch.completion_numbers, micro_batch.completion_mask.shape[1]
+        assert numbers is not None
+        micro_batch.advantages = by_completion.to(numbers.device)[numbers, :width]
 
 
-def _length_metrics(completions: list[list[Completion]]) -> dict[str, float]:
-    """Completion lengths in tokens, TRL's names, over all ranks."""
-    rows = torch.tensor([[len(c.token_ids), c.finished] for group in completions for c in group], dtype=torch.float64)
-    length, finished = ranks.gather_rows(rows).unbind(dim=1)
-    ended = length[finished > 0]
-    metrics = {"completions/clipped_ratio": 1 - float(finished.mean())}
-    for name, of in (("", length), ("terminated_", ended)):
-        for statistic in ("mean", "min", "max"):
-            value = float(getattr(of, statistic)()) if len(of) else 0.0
-            metrics[f"completions/{statistic}_{name}length"] = value
-    return metrics
-
-
-def _mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
-    """Figures that reward functions logged; a rank without one of them does not count in its mean."""
-    everyone = ranks.gather_objects([metrics])
-    names = sorted({name for of_rank in everyone for name in of_rank})
-    values = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
-    return {name: sum(found) / len(found) for name, found in values.items()}
+def _mean_over_tokens(advantages: Tensor, completions: list[list[Completion]]) -> Tensor:
+    """One advantage for each completion, ``[P, G, 1]`` or ``[P, G, T]`` to ``[P, G]``."""
+    if advantages.shape[2] == 1:
+        return advantages.squeeze(2)
+    lengths = torch.tensor([[len(c.token_ids) for c in group] for group in completions])
+    counted = torch.arange(advantages.shape[2]) < lengths.unsqueeze(2)
+    return (advantages * counted).sum(dim=2) / lengths.clamp(min=1)
 
 
 class _Clock:
@@ -247,7 +256,7 @@ class _Clock:
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[phase] = time.perf_counter() - start
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def metrics(self) -> dict[str, float]:
         slowest = ranks.all_max(torch.tensor(list(self.seconds.values()), dtype=torch.float64)).tolist()

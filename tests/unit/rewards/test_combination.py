@@ -21,14 +21,9 @@ def test_weighted_sum_of_what_applies() -> None:
     assert math.isnan(combination.total(nothing, combination.weights(0))[0])
 
 
-def test_a_gated_reward_counts_only_where_the_other_has_reached_enough() -> None:
+def test_a_gate_is_open_where_the_other_reward_has_reached_enough() -> None:
     combination = Combination(list(TERMS), gates={"form": Gate(reward="right", at_least=1.0)})
-    # Wrong: shut. Right not known: shut. Does not apply itself: stays out, whatever the gate.
-    gated = combination.gated(TERMS)
-    assert gated["form"][:3] == [0.5, 0.0, 0.0]
-    assert math.isnan(gated["form"][3])
-    assert gated["right"][:2] == [1.0, 0.0]
-    assert gated["length"] == TERMS["length"]
+    assert combination.shut(TERMS) == {"form": [False, True, True, False]}  # not known whether right: shut
 
 
 def test_the_sum_is_held_within_bounds_and_not_its_terms() -> None:

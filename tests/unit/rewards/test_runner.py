@@ -29,7 +29,7 @@ def rollout():
 
 
 def score(*rewards, weights=None, **keywords):
-    return RewardScorer(rewards, weights).score(*rollout(), **keywords)
+    return RewardScorer(rewards, reward_weights=weights).score(*rollout(), **keywords)
 
 
 def test_functions_get_trl_keywords():
@@ -195,7 +195,7 @@ def test_bad_settings():
     with pytest.raises(UserError, match=r"--rollout.rewards is empty"):
         RewardScorer([])
     with pytest.raises(UserError, match=r"--rollout.reward_weights has 1 numbers for 2"):
-        RewardScorer([min, max], [1.0])
+        RewardScorer([min, max], reward_weights=[1.0])
 
 
 def test_missing_columns_are_found_without_completions():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -86,7 +87,7 @@ def _collect(
 ) -> Rollout:
     engine = ScriptedEngine(groups)
     collector = RolloutCollector(
-        RewardScorer(list(rewards), weights),
+        RewardScorer(list(rewards), reward_weights=weights),
         tokenizer=TOKENIZER,
         group_size=len(groups[0]),
         sampling=Sampling(max_completion_length=8, temperature=0.7),
@@ -324,13 +325,58 @@ def test_columns_that_a_reward_logs_come_along() -> None:
     assert rollout.metrics["judged"] == 2.0
 
 
-def test_figures_that_rewards_log_are_averaged_over_the_ranks_that_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Logging(Scripted):
-        def __call__(self, *, log_metric, **keywords: Any) -> list[float | None]:
-            log_metric("both", 2.0)
+# --- rewards per step, and what goes on beside the rewards ---------------------------------------------------------
+
+
+def test_a_reward_per_step_pays_tokens() -> None:
+    outcome = Scripted(1.0, 0.0, 0.0, name="right")
+    steps = Scripted([(1.0, 0), (0.0, 2)], None, [(0.5, 1)], name="steps")  # type: ignore[arg-type]
+    group = [[_answer("31"), _answer("2"), _answer("22")]]
+    rollout = _collect(group, outcome, steps, weights=[1.0, 2.0], updates=1)
+    (window,) = rollout.windows
+    rows = {int(b.completion_numbers[i]): b.advantages[i] for b in window.micro_batches for i in range(len(b))}
+    # Centered outcomes: 2/3, -1/3, -1/3. Centered steps: +0.5 to the first token, -0.5 to the third; 0 for the other.
+    assert rows[0].tolist() == pytest.approx([2 / 3 + 2 * 0.0, 2 / 3 - 2 * 0.5, 2 / 3 - 2 * 0.5])
+    assert rows[1].tolist() == pytest.approx([-1 / 3] * len(rows[1]))
+    assert rows[2].tolist() == pytest.approx([-1 / 3] * len(rows[2]))
+    assert rollout.advantages[0].tolist() == pytest.approx([2 / 3 - 2 / 3, -1 / 3, -1 / 3], abs=1e-6)
+    assert rollout.metrics["rewards/steps/mean"] == pytest.approx(0.5)  # means over steps: 0.5, none, 0.5
+    assert rollout.rewards[0].tolist() == [1.0 + 2 * 0.5, 0.0, 2 * 0.5]
+
+
+def test_a_completion_is_kept_if_any_of_its_tokens_has_an_advantage() -> None:
+    steps = Scripted([(1.0, 0), (0.0, 1)], [(0.5, 1)], name="steps")  # type: ignore[arg-type]
+    rollout = _collect([[_answer("3"), _answer("2")]], steps, drop=True)
+    (window,) = rollout.windows
+    assert [b.completion_numbers.tolist() for b in window.micro_batches] == [[0]]
+    assert window.micro_batches[0].advantages.tolist() == [[0.0, -0.5]]  # +0.5 - 0.5, then -0.5
+    assert rollout.metrics["rollout/frac_dropped_sequences"] == 0.5
+
+
+def test_the_passes_do_not_wait_for_the_rewards() -> None:
+    passed = threading.Event()
+
+    class Waits(Scripted):
+        def __call__(self, **keywords: Any) -> list[float | None]:
+            assert passed.wait(20), "the reference pass waits for the rewards"
             return super().__call__(**keywords)
 
-    other_rank = {"both": 4.0, "there only": 1.0}
-    monkeypatch.setattr("grpo_lightning.ranks.gather_objects", lambda items: [*items, other_rank])
-    metrics = _collect([[_answer("2"), _answer("3")]], Logging(1.0, 0.0), prompts=[_prompt("2+2")]).metrics
-    assert (metrics["both"], metrics["there only"]) == (3.0, 1.0)
+    def score_reference(batch: SequenceBatch) -> Tensor:
+        passed.set()
+        return torch.zeros_like(batch.completion_mask)
+
+    rollout = _collect([[_answer("3"), _answer("2")]], Waits(1.0, 0.0), score_reference=score_reference)
+    assert rollout.advantages.tolist() == [[0.5, -0.5]]
+
+
+def test_a_reward_that_fails_beside_the_passes_ends_the_rollout() -> None:
+    class Fails(Scripted):
+        def __call__(self, **keywords: Any) -> list[float | None]:
+            raise ValueError("no key")
+
+    with pytest.raises(RuntimeError, match="no key"):
+        _collect([[_answer("3"), _answer("2")]], Fails(name="fails"), score_reference=_zeros)
+
+
+def _zeros(batch: SequenceBatch) -> Tensor:
+    return torch.zeros_like(batch.completion_mask)

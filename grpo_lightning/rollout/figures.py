@@ -1,0 +1,54 @@
+"""Figures of one rollout over all ranks, in TRL's names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from grpo_lightning import ranks
+from grpo_lightning.advantages import group_std, zero_spread
+from grpo_lightning.types import Completion
+
+
+def reward_figures(rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
+    """Of total rewards ``[P, G]`` and of each reward by itself."""
+    everyone = ranks.gather_rows(rewards)
+    metrics = {
+        "reward": float(everyone.nanmean().nan_to_num()),
+        "reward_std": float(group_std(everyone).mean()),
+        "frac_reward_zero_std": float(zero_spread(everyone).double().mean()),
+    }
+    for name, term in terms.items():
+        known = ranks.gather_rows(term).flatten()
+        known = known[~known.isnan()]
+        metrics[f"rewards/{name}/mean"] = float(known.mean()) if len(known) else 0.0
+        metrics[f"rewards/{name}/std"] = float(known.std()) if len(known) > 1 else 0.0
+    return metrics
+
+
+def length_figures(completions: list[list[Completion]]) -> dict[str, float]:
+    """Of completion lengths, in tokens."""
+    rows = torch.tensor([[len(c.token_ids), c.finished] for group in completions for c in group], dtype=torch.float64)
+    length, finished = ranks.gather_rows(rows).unbind(dim=1)
+    ended = length[finished > 0]
+    metrics = {"completions/clipped_ratio": 1 - float(finished.mean())}
+    for name, of in (("", length), ("terminated_", ended)):
+        for statistic in ("mean", "min", "max"):
+            value = float(getattr(of, statistic)()) if len(of) else 0.0
+            metrics[f"completions/{statistic}_{name}length"] = value
+    return metrics
+
+
+def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
+    """Figures that reward functions logged; a rank without one of them does not count in its mean."""
+    everyone = ranks.gather_objects([metrics])
+    names = sorted({name for of_rank in everyone for name in of_rank})
+    values = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def sum_over_ranks(counts: dict[str, float]) -> dict[str, float]:
+    """Counts that reward functions logged."""
+    everyone = ranks.gather_objects([counts])
+    names = sorted({name for of_rank in everyone for name in of_rank})
+    return {name: sum(of_rank.get(name, 0.0) for of_rank in everyone) for name in names}
