@@ -21,6 +21,7 @@ from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.progress_bar import ProgressBar
 from grpo_lightning.callbacks.resume import ExactResume
+from grpo_lightning.callbacks.reward_watch import RewardWatch
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
@@ -131,6 +132,8 @@ class GRPOCommandLine(LightningCLI):
             callbacks.append(RunCheckpoint())
         if self.subcommand == "fit":
             callbacks.append(StopOnSignal())
+            if not _has(callbacks, RewardWatch):
+                callbacks.append(RewardWatch())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
