@@ -158,8 +158,15 @@ def test_vllm_is_imported_in_one_file(tree: Tree) -> None:
     assert tree.importers("vllm") == ["grpo_lightning.engines.vllm"]
 
 
-def test_rewards_do_not_import_torch(tree: Tree) -> None:
-    assert [m for m in tree.importers("torch") if m.startswith("grpo_lightning.rewards")] == []
+def test_rewards_load_no_torch(tree: Tree) -> None:
+    """Their worker processes start fast: only a reward that is a model needs it, and imports it on first use."""
+    models = ["grpo_lightning.rewards.classifier", "grpo_lightning.rewards.reward_model"]
+    assert [m for m in tree.importers("torch") if m.startswith("grpo_lightning.rewards")] == models
+    code = "import sys, grpo_lightning.rewards; print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+    assert result.stdout == "False\n", result.stderr
 
 
 def test_low_floors_stay_light(tree: Tree) -> None:

@@ -36,6 +36,7 @@ from grpo_lightning.rewards.reasoning import (
     reasoning_steps,
     reasoning_steps_as_published,
 )
+from grpo_lightning.rewards.reward_model import RewardModel
 from grpo_lightning.rewards.runner import RewardScorer, Scores
 from grpo_lightning.rewards.style import LanguageConsistency, RepetitionPenalty
 from grpo_lightning.rewards.tiered import ShapedAccuracy, TieredAccuracy
@@ -49,6 +50,7 @@ __all__ = [
     "LinearWeight",
     "ReasoningKeywords",
     "RepetitionPenalty",
+    "RewardModel",
     "RewardScorer",
     "Scores",
     "ShapedAccuracy",
