@@ -299,7 +299,7 @@ def test_a_missing_padding_token_is_asked_for(tmp_path):
     torch.manual_seed(0)
     model = Qwen2ForSequenceClassification(config(num_labels=1, pad_token_id=None)).eval()
     folder = saved(model, tmp_path / "model", tokenizer=without_padding())
-    with pytest.raises(UserError, match="no padding token.*name one by pad_token.*'<eos>'"):
+    with pytest.raises(UserError, match=r"no padding token.*name one by pad_token.*'<eos>'"):
         RewardModel(folder).place("cpu")
     with pytest.raises(UserError, match="pad_token 'nothing' is not in its tokenizer's vocabulary"):
         RewardModel(folder, pad_token="nothing").place("cpu")
