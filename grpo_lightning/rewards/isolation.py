@@ -21,12 +21,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.isolation_server import receive, send
+from grpo_lightning.rewards.isolation_worker import Answer, plain, receive, send
 
 TIME_LIMIT_SECONDS = 5.0
 """Wall-clock seconds for one call, counted from the moment its worker starts on it."""
 MEMORY_LIMIT_BYTES = 1 << 30
-"""Address space that one worker may take on top of the template's."""
+"""Memory that one worker may take on top of the template's."""
+WARM_UP_SECONDS = 300.0
+"""For the imports of a warm-up."""
+STOP_SECONDS = 5.0
+"""For the template process to kill what it has started, before it is killed itself."""
 
 _SERVER = "grpo_lightning.rewards.isolation_server"
 
@@ -38,7 +42,7 @@ class Outcome:
     value: Any = None
     """What the function returned; None if it failed."""
     failure: str | None = None
-    """None, ``"timeout"``, ``"memory"``, ``"crash"`` (its process ended) or ``"error"`` (it raised)."""
+    """None, ``"timeout"``, ``"memory"``, ``"crash"`` (its process ended), ``"error"`` (it raised) or ``"skipped"``."""
     detail: str = ""
     """One line about the failure."""
 
@@ -66,22 +70,31 @@ class IsolatedPool:
         warm_up: Callable[[], None] | None = None,
         time_limit: float = TIME_LIMIT_SECONDS,
         memory_limit: int = MEMORY_LIMIT_BYTES,
+        workers: int | None = None,
+        give_up: int = 0,
     ) -> list[Outcome]:
         """Call ``function(*row)`` for every row.
 
         Args:
             function: importable by name (not a lambda, not from ``__main__``).
-            rows: positional arguments of each call; must pickle.
+            rows: positional arguments of each call; must pickle. What the function returns must be plain (numbers,
+                texts, lists, dicts and the like): an object's class would run its code here.
             warm_up: called once in the template before workers are forked, for slow imports.
             time_limit: wall-clock seconds per call.
             memory_limit: bytes per worker.
+            workers: as for the pool; others are ended. One worker serves all calls that are made with ``workers=1``.
+            give_up: skip the rest once this many calls have exceeded a limit or crashed before any has ended well; 0
+                never does.
 
         Returns:
             One outcome per row, in order.
 
         Raises:
-            UserError: if the function cannot be imported by the workers.
+            UserError: if the function cannot be imported by the workers, or the warm-up fails.
             RuntimeError: if the template process cannot be started or dies.
+
+        What the calls print comes out on stderr, up to 64 KiB. Processes that a call has started are killed with its
+        worker, and at once if they have outlived the process that started them.
         """
         if function.__module__ == "__main__" or "<" in function.__qualname__:
             raise UserError(
@@ -91,18 +104,25 @@ class IsolatedPool:
             return []
         payloads = [pickle.dumps((function, row)) for row in rows]
         start = None if warm_up is None else pickle.dumps(warm_up)
+        request = (start, payloads, workers or self.workers, time_limit, memory_limit, give_up)
         with self._lock:
             channel = self._connect()
             try:
-                send(channel, (start, payloads, self.workers, time_limit, memory_limit))
-                answers = receive(channel)
+                send(channel, request)
+                channel.settimeout(WARM_UP_SECONDS)
+                failure = receive(channel)
+                channel.settimeout(None)
+                answers, output, dropped = ([], b"", 0) if failure else receive(channel)
             except (EOFError, OSError) as error:
                 self._stop()
                 raise RuntimeError("the process that runs isolated rewards died; its message is above") from error
             except BaseException:  # Ctrl-C between the two leaves an answer in the pipe that belongs to nobody
                 self._stop()
                 raise
-        return [_outcome(pickle.loads(answer)) for answer in answers]
+        if failure:
+            raise UserError(f"a worker process cannot import what it needs: {failure}")
+        _print(output, dropped)
+        return [_outcome(answer) for answer in answers]
 
     def close(self) -> None:
         """Stop every worker; the next ``run`` starts new ones."""
@@ -121,7 +141,8 @@ class IsolatedPool:
         ours, theirs = socket.socketpair()
         environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONSAFEPATH="1")
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        program = f"import socket; from {_SERVER} import serve; serve(socket.socket(fileno={theirs.fileno()}))"
+        arguments = f"socket.socket(fileno={theirs.fileno()}), {os.getpid()}"
+        program = f"import socket; from {_SERVER} import serve; serve({arguments})"
         self._process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
@@ -136,18 +157,33 @@ class IsolatedPool:
 
     def _stop(self) -> None:
         if self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(socket.SHUT_RDWR)  # another thread may be waiting for an answer
             self._channel.close()
         if self._process is not None and self._owner == os.getpid():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(0.2)
+                self._process.wait(STOP_SECONDS)
             self._process.kill()
             self._process.wait()
         self._process, self._channel = None, None
 
 
-def _outcome(answer: tuple[str, Any]) -> Outcome:
+def _outcome(answer: Answer) -> Outcome:
     kind, content = answer
-    return Outcome(value=content) if kind == "value" else Outcome(failure=kind, detail=content)
+    if kind != "value":
+        return Outcome(failure=kind, detail=content)
+    try:
+        return Outcome(value=plain(content))
+    except pickle.UnpicklingError as error:
+        return Outcome(failure="error", detail=str(error))
+
+
+def _print(output: bytes, dropped: int) -> None:
+    """What the workers have printed."""
+    if output:
+        text = output.decode("utf-8", "replace")
+        note = f"\n[{dropped} more bytes were printed and are not shown]\n" if dropped else ""
+        print(text + note, end="", file=sys.stderr, flush=True)
 
 
 SHARED_POOL = IsolatedPool()

@@ -1,7 +1,8 @@
 """The process behind ``isolation``: forks workers from a warm template, times them and kills the late ones.
 
-``serve`` is its whole life; it speaks length-prefixed pickles over one socket.
-It stays single-threaded and imports only the standard library by itself, so that a fork is safe and takes milliseconds.
+``serve`` is its whole life. It stays single-threaded and imports only the standard library by itself, so that a fork is
+safe and takes milliseconds. What a worker has started dies with it: on Linux, processes that have lost their parent
+fall to this one, which kills them, whatever group or session they are in.
 """
 
 from __future__ import annotations
@@ -14,165 +15,229 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_lightning.rewards.isolation_worker import Answer, die_with, flush, limit_memory, receive, send, work
+
 PARENT_CHECK_SECONDS = 1.0
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
+MOST_OUTPUT_BYTES = 1 << 16
+"""What the workers of one request may print, in all; the rest is read and dropped."""
 
-
-def send(channel: socket.socket, message: Any) -> None:
-    """Write one pickled message."""
-    payload = pickle.dumps(message)
-    channel.sendall(struct.pack("!Q", len(payload)) + payload)
-
-
-def receive(channel: socket.socket) -> Any:
-    """Read one pickled message; ``EOFError`` if the other side is gone."""
-    (size,) = struct.unpack("!Q", _read(channel, 8))
-    return pickle.loads(_read(channel, size))
-
-
-def _read(channel: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = channel.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            raise EOFError
-        parts += part
-    return bytes(parts)
+_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 @dataclass
 class _Worker:
     pid: int
     channel: socket.socket
+    output: int
+    """Where its stdout and stderr are read; -1 once it has closed both."""
     item: int | None = None
     deadline: float = 0.0
+    ended: bool = False
 
-    def end(self) -> None:
-        """Kill it for real and reap it."""
-        self.channel.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-
-def _fork(others: list[_Worker], parent: socket.socket, memory_limit: int) -> _Worker:
-    ours, theirs = socket.socketpair()
-    server = os.getpid()
-    pid = os.fork()
-    if pid:
-        theirs.close()
-        return _Worker(pid, ours)
-    try:
-        # A sibling's or the parent's socket kept open here would hide their end-of-file from one another.
-        for channel in [ours, parent, *(other.channel for other in others)]:
-            channel.close()
-        if sys.platform == "linux":
-            _die_with(server)
-            with open("/proc/self/statm") as file:
-                in_use = int(file.read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_limit,) * 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _work(theirs)
-    finally:
-        os._exit(1)
+    def is_gone(self) -> bool:
+        """True if it has ended; a child of its own may still hold its socket open."""
+        self.ended = self.ended or os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        return self.ended
 
 
-def _die_with(server: int) -> None:
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != server:  # it died before the signal was set
-        os._exit(1)
+class _Server:
+    def __init__(self, parent: socket.socket, creator: int) -> None:
+        self.parent, self.creator = parent, creator
+        self.workers: list[_Worker] = []
+        self.warmed: set[bytes] = set()
+        self.kept: set[int] = set()
+        self.output, self.dropped = bytearray(), 0
 
+    def serve(self) -> None:
+        """Answer requests until the parent closes its end or is gone."""
+        while os.getppid() == self.creator:
+            if select.select([self.parent], [], [], PARENT_CHECK_SECONDS)[0]:
+                warm_up, *request = receive(self.parent)
+                failure = self.warm(warm_up)
+                send(self.parent, failure)
+                if failure is None:
+                    self.output, self.dropped = bytearray(), 0
+                    answers = self.run(*request)
+                    self.end_strays()
+                    send(self.parent, (answers, bytes(self.output), self.dropped))
 
-def _work(channel: socket.socket) -> None:
-    while True:
-        payload = receive(channel)
+    def warm(self, warm_up: bytes | None) -> str | None:
+        """Call it here, once; what went wrong, if anything."""
+        if warm_up is None or warm_up in self.warmed:
+            return None
+        # Workers that were forked before this import would pay for it inside an item's deadline.
+        self.keep_workers(0)
         try:
-            function, arguments = pickle.loads(payload)
-            answer = pickle.dumps(("value", function(*arguments)))
-        except MemoryError:
-            answer = pickle.dumps(("memory", "over the memory limit"))
-        except Exception as error:
-            answer = pickle.dumps(("error", f"{type(error).__name__}: {error}"[:1000]))
-        send(channel, answer)
+            pickle.loads(warm_up)()
+        except BaseException as error:
+            return f"{type(error).__name__}: {error}"[:1000]
+        self.warmed.add(warm_up)
+        self.kept = _children()
+        return None
 
+    def run(self, payloads: list[bytes], count: int, limit: float, memory: int, give_up: int) -> list[Answer]:
+        """Answers of all items, in order; a late item's worker is killed and replaced.
 
-def _start(worker: _Worker, workers: list[_Worker], waiting: deque[int], payloads: list[bytes], limit: float) -> None:
-    """Give the next item to an idle worker; one that died while idle is dropped and costs no item."""
-    if not waiting:
-        return
-    try:
-        send(worker.channel, payloads[waiting[0]])
-    except OSError:
-        workers.remove(worker)
-        worker.end()
-        return
-    worker.item = waiting.popleft()
-    worker.deadline = time.monotonic() + limit
+        Once ``give_up`` items have failed before any has not, the rest is skipped.
+        """
+        waiting, answers = deque(range(len(payloads))), dict[int, Answer]()
+        self.keep_workers(count)
+        good = False
+        while len(answers) < len(payloads):
+            if give_up and len(answers) >= give_up and not good:
+                self.keep_workers(0)
+                break
+            while len(self.workers) < min(count, len(waiting) + sum(w.item is not None for w in self.workers)):
+                self.fork(memory)
+            for worker in [worker for worker in self.workers if worker.item is None and waiting]:
+                self.start(worker, waiting, payloads, limit)
+            for worker, answer in self.wait(limit):
+                assert worker.item is not None
+                answers[worker.item] = answer
+                worker.item = None
+                good = good or answer[0] in ("value", "error")
+                if answer[0] not in ("value", "error"):
+                    self.end(worker)
+        return [answers.get(index, ("skipped", "not called")) for index in range(len(payloads))]
 
+    def start(self, worker: _Worker, waiting: deque[int], payloads: list[bytes], limit: float) -> None:
+        """Give the next item to an idle worker; one that died while idle is dropped and costs no item."""
+        if not waiting:
+            return
+        try:
+            send(worker.channel, payloads[waiting[0]])
+        except OSError:
+            self.end(worker)
+            return
+        worker.item = waiting.popleft()
+        worker.deadline = time.monotonic() + limit
 
-def _run(
-    workers: list[_Worker], parent: socket.socket, payloads: list[bytes], count: int, limit: float, memory: int
-) -> list[bytes]:
-    """Answers of all items, in order; a late item's worker is killed and replaced."""
-    waiting = deque(range(len(payloads)))
-    answers: dict[int, bytes] = {}
-    creator = os.getppid()
-    while len(answers) < len(payloads):
-        while len(workers) < min(count, len(waiting) + sum(w.item is not None for w in workers)):
-            workers.append(_fork(workers, parent, memory))
-        for worker in [worker for worker in workers if worker.item is None and waiting]:
-            _start(worker, workers, waiting, payloads, limit)
-        busy = [worker for worker in workers if worker.item is not None]
+    def wait(self, limit: float) -> list[tuple[_Worker, Answer]]:
+        """Workers that are done with their item, one way or another."""
+        busy = [worker for worker in self.workers if worker.item is not None]
         nearest = min((worker.deadline for worker in busy), default=0.0) - time.monotonic()
+        channels: list[Any] = [worker.channel for worker in busy]
+        outputs = [worker.output for worker in busy if worker.output >= 0]
         timeout = max(0.0, min(nearest, PARENT_CHECK_SECONDS))
-        ready = select.select([worker.channel for worker in busy], [], [], timeout)[0]
+        ready = select.select([self.parent, *channels, *outputs], [], [], timeout)[0]
+        if self.parent in ready or os.getppid() != self.creator:  # it never asks twice, so this is its end
+            raise EOFError
+        done: list[tuple[_Worker, Answer]] = []
         for worker in busy:
-            item = worker.item
-            assert item is not None
+            if worker.output in ready:
+                self.read_output(worker)
             if worker.channel in ready:
                 try:
-                    answers[item] = receive(worker.channel)
-                    worker.item = None
-                    continue
-                except (EOFError, OSError):
-                    answers[item] = pickle.dumps(("crash", "its process ended"))
+                    done.append((worker, receive(worker.channel)))
+                    self.read_output(worker)
+                except (EOFError, OSError, pickle.UnpicklingError):
+                    done.append((worker, ("crash", "its process ended")))
             elif time.monotonic() >= worker.deadline:
-                answers[item] = pickle.dumps(("timeout", f"over the limit of {limit:g} s"))
-            else:
-                continue
-            workers.remove(worker)
-            worker.end()
-        if os.getppid() != creator:
-            raise EOFError
-    return [answers[index] for index in range(len(payloads))]
+                done.append((worker, ("timeout", f"over the limit of {limit:g} s")))
+            elif worker.is_gone():
+                done.append((worker, ("crash", "its process ended")))
+        return done
+
+    def read_output(self, worker: _Worker) -> None:
+        """Take what a worker has printed, so that it never waits for a reader; keep the beginning."""
+        if worker.output < 0:
+            return
+        with contextlib.suppress(BlockingIOError):
+            text = os.read(worker.output, MOST_OUTPUT_BYTES)  # as much as a pipe holds
+            if not text:
+                os.close(worker.output)
+                worker.output = -1
+            room = MOST_OUTPUT_BYTES - len(self.output)
+            self.output += text[:room]
+            self.dropped += len(text[room:])
+
+    def fork(self, memory: int) -> None:
+        """One more worker."""
+        ours, theirs = socket.socketpair()
+        read, write = os.pipe()
+        flush()
+        server, pid = os.getpid(), os.fork()
+        if pid:
+            theirs.close()
+            os.close(write)
+            os.set_blocking(read, False)
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)
+            self.workers.append(_Worker(pid, ours, read))
+            return
+        try:
+            # A sibling's or the parent's socket kept open here would hide their end-of-file from one another.
+            for channel in [ours, self.parent, *(worker.channel for worker in self.workers)]:
+                channel.close()
+            for output in [read, *(worker.output for worker in self.workers if worker.output >= 0)]:
+                os.close(output)
+            os.setpgid(0, 0)
+            for stream in (1, 2):
+                os.dup2(write, stream)
+            os.close(write)
+            with contextlib.suppress(Exception):  # what is printed before a crash is not lost
+                sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            if sys.platform == "linux":
+                die_with(server)
+                limit_memory(memory)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            work(theirs)
+        finally:
+            os._exit(1)
+
+    def keep_workers(self, count: int) -> None:
+        """End all but the first ``count``."""
+        for worker in self.workers[count:]:
+            self.end(worker)
+
+    def end(self, worker: _Worker) -> None:
+        """Kill a worker and every process that it has started."""
+        self.workers.remove(worker)
+        if not worker.is_gone():
+            os.kill(worker.pid, signal.SIGKILL)
+            os.waitpid(worker.pid, 0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        self.read_output(worker)
+        worker.channel.close()
+        if worker.output >= 0:
+            os.close(worker.output)
+        self.end_strays()
+
+    def end_strays(self) -> None:
+        """Kill processes whose parent, a worker or a child of one, is gone: this process has inherited them."""
+        end = time.monotonic() + 5.0  # for a fork bomb
+        while (strays := _children() - self.kept - {w.pid for w in self.workers}) and time.monotonic() < end:
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
 
-def serve(parent: socket.socket) -> None:
-    """Answer batches until the parent closes its end or is gone."""
-    workers: list[_Worker] = []
-    warmed: set[bytes] = set()
-    creator = os.getppid()
+def _children() -> set[int]:
     try:
-        while os.getppid() == creator:
-            if not select.select([parent], [], [], PARENT_CHECK_SECONDS)[0]:
-                continue
-            warm_up, payloads, count, limit, memory = receive(parent)
-            if warm_up is not None and warm_up not in warmed:
-                # Workers that were forked before this import would pay for it inside an item's deadline.
-                while workers:
-                    workers.pop().end()
-                pickle.loads(warm_up)()
-                warmed.add(warm_up)
-            send(parent, _run(workers, parent, payloads, count, limit, memory))
-    except (EOFError, OSError):
-        pass
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            return {int(pid) for pid in file.read().split()}
+    except OSError:  # not Linux: a worker's process group must do
+        return set()
+
+
+def serve(parent: socket.socket, creator: int) -> None:
+    """Answer requests as long as the process ``creator`` lives and keeps its end of the socket open."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
+    server = _Server(parent, creator)
+    try:
+        server.serve()
+    except (EOFError, ConnectionError):
+        pass  # the parent's end
     finally:
-        while workers:
-            workers.pop().end()
+        server.kept = set()
+        server.keep_workers(0)
+        server.end_strays()

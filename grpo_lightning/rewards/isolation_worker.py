@@ -1,0 +1,98 @@
+"""What a worker process of ``isolation`` does, and how the processes speak to one another.
+
+Messages are length-prefixed pickles of plain values on a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
+
+Answer = tuple[str, Any]
+"""``("value", pickled)``, or the kind of a failure and a line about it."""
+
+
+class _Plain(pickle.Unpickler):
+    """Numbers, texts, lists and the like: reading what another process wrote must not run its code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
+
+
+def plain(payload: bytes) -> Any:
+    """The plain value that was pickled; ``UnpicklingError`` for anything else."""
+    return _Plain(io.BytesIO(payload)).load()
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    """Write one pickled message of plain values."""
+    payload = pickle.dumps(message)
+    channel.sendall(struct.pack("!Q", len(payload)) + payload)
+
+
+def receive(channel: socket.socket) -> Any:
+    """Read one message; ``EOFError`` if the other side is gone."""
+    (size,) = struct.unpack("!Q", _read(channel, 8))
+    return plain(_read(channel, size))
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = channel.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def die_with(server: int) -> None:
+    """Have the kernel kill this process once its parent is gone."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != server:  # it died before the signal was set
+        os._exit(1)
+
+
+def limit_memory(more: int) -> None:
+    """Cap what may be written to: not address space, of which torch and CUDA map plenty without using it."""
+    with open("/proc/self/status") as file:
+        in_use = next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
+    resource.setrlimit(resource.RLIMIT_DATA, (in_use * 1024 + more,) * 2)
+
+
+def work(channel: socket.socket) -> None:
+    """Call what comes, until the server ends this process."""
+    worker = os.getpid()
+    os.register_at_fork(after_in_child=channel.close)  # held open by a child, it would hide the worker's own end
+    while True:
+        payload = receive(channel)
+        answer: Answer
+        try:
+            function, arguments = pickle.loads(payload)
+            answer = ("value", pickle.dumps(function(*arguments)))
+        except MemoryError:
+            answer = ("memory", "over the memory limit")
+        except BaseException as error:
+            answer = ("error", f"{type(error).__name__}: {error}"[:1000])
+        if os.getpid() != worker:  # the function has forked, and its child came back as well
+            os._exit(0)
+        flush()
+        send(channel, answer)
+
+
+def flush() -> None:
+    """Pass on what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed or replaced by a function
+            stream.flush()
