@@ -73,7 +73,7 @@ class EvaluationCallback(L.Callback):
         if self.max_completion_length is None:
             self.max_completion_length = self._rollout.sampling.max_completion_length
         if self._rollout.will_evaluate(trainer):
-            self._rollout.allow_length(
+            self._rollout.sampler.allow_length(
                 trainer, pl_module, self.max_completion_length, flag="--evaluation.max_completion_length"
             )
 
@@ -102,7 +102,7 @@ class EvaluationCallback(L.Callback):
         self._finish(trainer, pl_module, "test")
 
     def _finish(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
-        self._rollout.rest_engine()
+        self._rollout.sampler.rest()
         if _checks_some_batches(trainer):
             return
         figures: dict[str, float] = {}
@@ -171,7 +171,7 @@ class EvaluationCallback(L.Callback):
                 self.predictions.append({**record, "rewards": {name: term[p][c] for name, term in terms.items()}})
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        self._rollout.rest_engine()
+        self._rollout.sampler.rest()
         everything = ranks.gather_objects(self.predictions)
         if ranks.rank() == 0 and trainer.datamodule.question is None:
             path, names = Path(trainer.default_root_dir) / "predictions.jsonl", trainer.datamodule.eval_names
@@ -207,7 +207,7 @@ class EvaluationCallback(L.Callback):
             top_k=self.top_k,
             min_p=self.min_p,
         )
-        engine = self._rollout.ready_engine(trainer, pl_module)
+        engine = self._rollout.sampler.ready(trainer, pl_module)
         prompts, seeds = [p.token_ids for p in batch.prompts], self._rollout.seeds("evaluation", 0, batch)
 
         def draw(sampling: Sampling, number: int) -> list[list[Completion]]:

@@ -24,12 +24,10 @@ from grpo_lightning.callbacks.geometry import (
     warn_of_rare_checkpoints,
 )
 from grpo_lightning.callbacks.gold_check import check_all_golds
-from grpo_lightning.engines import default_engine
-from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
+from grpo_lightning.callbacks.sampler import PolicySampler
+from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import Reduction, token_mean
-from grpo_lightning.models.loading import context_length
-from grpo_lightning.models.weights import named_weights
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rewards.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
@@ -120,7 +118,7 @@ class RolloutCallback(L.Callback):
         self.rewards = rewards or []
         self.normalize_each_reward = normalize_each_reward
         self._scoring = scoring
-        self.engine = engine
+        self.sampler = PolicySampler(engine)
         self.group_size = group_size
         self.sampling = Sampling(
             max_completion_length=max_completion_length, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p
@@ -131,15 +129,11 @@ class RolloutCallback(L.Callback):
         self.seed, self.check_golds = seed, check_golds
         self.rollouts = 0
         self.num_tokens = 0
-        self.longest_completion = 0
-        """Of what will be generated, training and evaluation together, in tokens; see ``allow_length``."""
         self.resumes = False
         """True for a ``fit`` from a checkpoint of which nothing is known until it is loaded."""
         self.loaded_step = 0
         """Optimizer steps behind the checkpoint that was loaded last."""
         self._collector: RolloutCollector | None = None
-        self._started = False
-        self._synced_version: int | None = None
 
     # --- checks, before any long work ----------------------------------------------------------------------------
 
@@ -150,15 +144,25 @@ class RolloutCallback(L.Callback):
             self._collector = self._make_collector(trainer, pl_module)
             pl_module.steps_per_batch = self.passes * self.updates
             self._check_geometry(trainer)
-            self.allow_length(
-                trainer, pl_module, self.sampling.max_completion_length, flag="--rollout.max_completion_length"
-            )
+            completion = self.sampling.max_completion_length
+            self.sampler.allow_length(trainer, pl_module, completion, flag="--rollout.max_completion_length")
             data, evaluates, state = trainer.datamodule, self.will_evaluate(trainer), trainer_state(trainer)
             check_all_golds(data, self.rewards, most=self.check_golds, evaluates=evaluates, trainer_state=state)
         if self.will_evaluate(trainer):
             kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
             limit = getattr(trainer, f"limit_{kind}_batches")
             check_evaluation_share(limit, trainer.datamodule, flag=f"--trainer.limit_{kind}_batches")
+        self._place_rewards(trainer, stage)
+
+    def _place_rewards(self, trainer: L.Trainer, stage: str) -> None:
+        """Load learned rewards onto this rank's device: they are no part of the module, which the strategy moves."""
+        data = trainer.datamodule
+        if self._collector is None and (stage != "predict" or data.question is not None):
+            return
+        prompts = data.train_prompts or [prompt for source in data.eval_prompts for prompt in source]
+        for reward in self.rewards:
+            if hasattr(reward, "place"):
+                reward.place(trainer.strategy.root_device, prompts=prompts)
 
     def will_evaluate(self, trainer: L.Trainer) -> bool:
         """True if answers will be generated for other purposes than training."""
@@ -204,60 +208,6 @@ class RolloutCallback(L.Callback):
         if self._collector is not None:
             self._check_max_steps(trainer)
 
-    def allow_length(self, trainer: L.Trainer, pl_module: PolicyModule, completion: int, *, flag: str) -> None:
-        """Have the sampler made for completions of that many tokens; refuse what it or the model cannot hold."""
-        prompt, limit = trainer.datamodule.max_prompt_length, context_length(pl_module.model_config)
-        if limit is not None and prompt + completion > limit:
-            raise UserError(
-                f"--data.max_prompt_length {prompt} plus {flag} {completion} is beyond the {limit} tokens that "
-                f"{pl_module.policy_path} holds; lower one of them"
-            )
-        self.longest_completion = max(self.longest_completion, completion)
-        if self.engine is None:
-            self.engine = default_engine()
-        self.engine.check(max_length=prompt + self.longest_completion)
-
-    # --- the sampler ---------------------------------------------------------------------------------------------
-
-    def ready_engine(self, trainer: L.Trainer, pl_module: PolicyModule) -> RolloutEngine:
-        """The sampler, started, awake and holding the policy's current weights; call it before every generation."""
-        assert self.engine is not None and pl_module.policy is not None
-        if not self._started:
-            self._start(trainer, pl_module)
-        self.engine.wake()
-        if self._synced_version != pl_module.weights_version:
-            self.engine.load_weights(named_weights(pl_module.policy))
-            self._synced_version = pl_module.weights_version
-        return self.engine
-
-    def _start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        assert self.engine is not None
-        start = time.perf_counter()
-        low_precision = str(trainer.precision).startswith("bf16") or pl_module.dtype_name == "bfloat16"
-        spec = ModelSpec(
-            name_or_path=pl_module.policy_path,
-            eos_token_ids=pl_module.eos_token_ids,
-            pad_token_id=pl_module.tokenizer.pad_token_id,
-            max_length=trainer.datamodule.max_prompt_length + self.longest_completion,
-            dtype=torch.bfloat16 if low_precision else torch.float32,
-            device=pl_module.device,
-            attn_implementation=pl_module.attn_implementation,
-            trust_remote_code=pl_module.trust_remote_code,
-        )
-        self.engine.start(spec)
-        self._started = True
-        log.info(
-            "%s ready in %.0f s, in %s", type(self.engine).__name__, time.perf_counter() - start,
-            str(spec.dtype).removeprefix("torch."),
-        )  # fmt: skip
-
-    def rest_engine(self) -> None:
-        """Let the sampler give its memory back until the next generation."""
-        assert self.engine is not None
-        self.engine.sleep()
-        if self.engine.weights_lost_in_sleep:
-            self._synced_version = None
-
     def seeds(self, purpose: str, rollout: int, batch: PromptBatch) -> list[int]:
         """One seed for each prompt of ``batch``, by its position among the prompts of all ranks."""
         return [request_seed(int(self.seed or 0), purpose, rollout, 0, position) for position in batch.positions]
@@ -284,7 +234,7 @@ class RolloutCallback(L.Callback):
         if self._collector is None:
             return
         start = time.perf_counter()
-        engine = self.ready_engine(trainer, pl_module)
+        engine = self.sampler.ready(trainer, pl_module)
         synced = time.perf_counter() - start
         score = partial(pl_module.score, temperature=self.sampling.temperature)
         batch.rollout = rollout = self._collector.collect(
@@ -297,7 +247,7 @@ class RolloutCallback(L.Callback):
             device=pl_module.device,
             trainer_state=trainer_state(trainer),
         )
-        self.rest_engine()
+        self.sampler.rest()
         self.rollouts += 1
         generated = sum(len(c.token_ids) for group in rollout.completions for c in group)
         prompt_tokens = sum(len(p.token_ids) for p in rollout.prompts) * self.group_size
@@ -317,10 +267,7 @@ class RolloutCallback(L.Callback):
 
     def teardown(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         # Last of all: a vLLM engine takes the default process group with it.
-        if self.engine is not None and self._started:
-            self.engine.close()
-            self._started = False
-            self._synced_version = None
+        self.sampler.close()
 
 
 def trainer_state(trainer: L.Trainer) -> SimpleNamespace:

@@ -16,6 +16,7 @@ from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.rewards import RewardScorer
 from tests.integration.command_line import (
     checkpoint_content,
     equal,
@@ -58,12 +59,12 @@ def test_every_constructor_argument_is_a_flag(capsys: pytest.CaptureFixture[str]
         (config["model"]["init_args"], [GRPOModule, PolicyModule]),
         (sft["model"]["init_args"], [SFTModule, PolicyModule]),
         (config["data"], [PromptDataModule]),
-        (config["rollout"], [RolloutCallback]),
+        (config["rollout"], [RolloutCallback, RewardScorer]),
         (config["evaluation"], [EvaluationCallback]),
         (config["samples"], [SamplesCallback]),
         (config["export"], [ExportCallback]),
     ):
-        names = {name for kind in kinds for name in inspect.signature(kind).parameters} - {"kwargs"}
+        names = {name for kind in kinds for name in inspect.signature(kind).parameters} - {"kwargs", "scoring"}
         assert given.keys() == names
 
 

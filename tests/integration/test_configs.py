@@ -85,7 +85,7 @@ def test_an_overlay_builds(overlay: Path, policy: Path, tmp_path: Path) -> None:
     cli = build(policy, tmp_path, [CONFIGS / "gsm8k_qwen2.5_0.5b.yaml", overlay])
     assert type(cli.model).__name__ == "GRPOModule"
     if overlay.parent.name == "engine":
-        assert type(cli.config_init["fit"]["rollout"].engine).__name__.lower() == f"{overlay.stem}engine"
+        assert type(cli.config_init["fit"]["rollout"].sampler.engine).__name__.lower() == f"{overlay.stem}engine"
 
 
 # --- composing ----------------------------------------------------------------------------------------------------

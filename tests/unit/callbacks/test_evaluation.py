@@ -14,6 +14,7 @@ import torch
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import wilson_interval
+from grpo_lightning.rewards import RewardScorer
 from grpo_lightning.types import Completion, Prompt, PromptBatch
 
 
@@ -52,7 +53,7 @@ class Run:
     def __init__(self, folder: Path, *sources: Any, **arguments: Any) -> None:
         self.callback = EvaluationCallback(max_completion_length=8, **arguments)
         self.callback._rollout = SimpleNamespace(  # type: ignore[assignment]
-            ready_engine=lambda *_: Answers(), rest_engine=lambda: None, seeds=lambda *_: [0], rewards=[]
+            sampler=SimpleNamespace(ready=lambda *_: Answers(), rest=lambda: None), seeds=lambda *_: [0], rewards=[]
         )
         self.figures: dict[str, float] = {}
         self.module: Any = SimpleNamespace(
@@ -155,7 +156,7 @@ def test_predictions_are_judged_by_their_own_source(tmp_path: Path) -> None:
         states.append(trainer_state.global_step)
         return [None] * len(completions)
 
-    run.callback._rollout.rewards = [reward]
+    run.callback._rollout.rewards, run.callback._rollout.make_scorer = [reward], lambda: RewardScorer([reward])
     run.callback.on_predict_start(run.trainer, run.module)
     for number, batch in enumerate(
         (_batch("equal", "1", "?"), _batch("never", "1"), _batch("equal", "1", valid=False))
