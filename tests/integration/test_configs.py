@@ -75,7 +75,7 @@ def test_a_shipped_config_builds(config: Path, policy: Path, data: dict[str, Pat
         assert len(cli.datamodule.train_prompts) == QUESTIONS
 
 
-OVERLAY_FILES = [file for files in OVERLAYS.values() for file in files]
+OVERLAY_FILES = [file for files in OVERLAYS.values() for file in files] + sorted((CONFIGS / "rewards").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("overlay", OVERLAY_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ import torch
 import yaml
 
 from tests.integration.command_line import REPOSITORY, Outcome, records, rows, run
+from tests.integration.published_rewards import NAMES, OF_RECIPE, SETS
 from tests.integration.stand_ins import (
     CONFIGS,
     Parsed,
@@ -30,7 +30,6 @@ pytestmark = pytest.mark.integration
 
 DATA = "grpo_lightning.data"
 ADVANTAGES, REDUCTION = "grpo_lightning.advantages", "grpo_lightning.functional.reduction"
-REWARDS = "grpo_lightning.rewards"
 VLLM = "grpo_lightning.engines.VLLMEngine"
 MODEL, TEMPLATE, ENGINE = "model.init_args", "data.template.init_args", "rollout.engine.init_args"
 OBJECTIVE, OPTIMIZER = f"{MODEL}.objective.init_args", f"{MODEL}.optimizer"
@@ -75,8 +74,6 @@ RECIPES: dict[str, dict[str, Any]] = {
         "data.source.class_path": f"{DATA}.CompetitionMath",
         "data.source.init_args.split": "train",
         f"{TEMPLATE}.answer_format": "think_answer",
-        "rollout.rewards": [f"{REWARDS}.math_accuracy", f"{REWARDS}.think_answer_format"],
-        "rollout.reward_weights": [1.0, 1.0],
         "rollout.passes": 1,
         "rollout.engine.class_path": VLLM,
         f"{ENGINE}.memory_share": 0.5,
@@ -94,8 +91,6 @@ RECIPES: dict[str, dict[str, Any]] = {
         f"{TEMPLATE}.answer_format": "chinese",
         "data.prompts_per_step": 4,
         "data.max_prompt_length": 512,
-        "rollout.rewards": [f"{REWARDS}.gsm8k_accuracy"],
-        "rollout.reward_weights": [1.0],
         "rollout.group_size": 8,
         "rollout.max_completion_length": 1024,
         "rollout.temperature": 0.8,
@@ -123,8 +118,6 @@ RECIPES: dict[str, dict[str, Any]] = {
         f"{TEMPLATE}.answer_format": "reasoning_choice",
         "data.prompts_per_step": 1 * 4,  # a device x accumulation
         "data.max_prompt_length": 2048,
-        "rollout.rewards": [f"{REWARDS}.math_accuracy"],
-        "rollout.reward_weights": [2.0],
         "rollout.group_size": 4,
         "rollout.max_completion_length": 8192,
         "rollout.passes": 1,
@@ -145,8 +138,6 @@ RECIPES: dict[str, dict[str, Any]] = {
         f"{TEMPLATE}.chat": None,  # the model's own chat template
         "data.prompts_per_step": 8 * 4 // 8,  # completions a device x accumulation / G
         "data.max_prompt_length": 256,
-        "rollout.rewards": [f"{REWARDS}.gsm8k_accuracy"],
-        "rollout.reward_weights": [2.0],
         "rollout.group_size": 8,
         "rollout.max_completion_length": 200,
         "rollout.passes": 1,
@@ -166,6 +157,10 @@ FILES = {
     "logic_choice": ("choice", ["--model.optimizer", "torch.optim.AdamW"]),
 }
 """The rows that each is tried on, and what stands in for the hub or for a GPU's optimizer."""
+
+
+for _recipe, _rewards in OF_RECIPE.items():
+    RECIPES[_recipe] |= flat(SETS[_rewards])
 
 
 def config(recipe: str) -> Path:
@@ -288,6 +283,8 @@ def test_a_recipe_trains(
     assert outcome.code == 0, outcome.err
     published, steps = RECIPES[recipe], RECIPES[recipe]["rollout.passes"]
     assert [row["step"] for row in rows(tmp_path / "run")] == [str(n + 1) for n in range(steps)]
+    for term in NAMES[OF_RECIPE[recipe]]:
+        assert f"rewards/{term}/mean" in rows(tmp_path / "run")[0]
     samples = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
     assert len(samples) == 2 * int(rollout_value(tmp_path / "run", "group_size"))
     for part in SAYS[recipe]:
@@ -299,26 +296,6 @@ def test_a_recipe_trains(
         assert list(group["betas"]) == published[f"{OPTIMIZER}.init_args.betas"]
         assert group["weight_decay"] == published[f"{OPTIMIZER}.init_args.weight_decay"]
         assert group["initial_lr"] == published[f"{MODEL}.lr"]
-
-
-REPLIES = {
-    "gsm8k_qwen2.5_0.5b": ("<reasoning>\n5 and 2\n</reasoning>\n<answer>\n{}\n</answer>\n", "7", "8"),
-    "gsm8k_qwen2.5_1.5b": ("5 + 2 = 7\n### 答案: {}", "7", "8"),
-    "math_open_r1": ("<think> 3 of 7 </think> <answer> It is \\({}\\). </answer>", r"\frac{3}{7}", r"\frac{4}{7}"),
-    "logic_choice": ("<reasoning>\nNot A.\n</reasoning>\n<answer>\n\\boxed{{{}}}\n</answer>", "B", "C"),
-}
-"""A reply as the prompt asks for it, a right answer and a wrong one."""
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_the_asked_for_layout_is_what_the_rewards_read(recipe: str, resolved: dict[str, dict[str, Any]]) -> None:
-    layout, right, wrong = REPLIES[recipe]
-    (name, *layouts), (weight, *_) = resolved[recipe]["rollout.rewards"], resolved[recipe]["rollout.reward_weights"]
-    replies = [layout.format(right), layout.format(wrong)]
-    assert locate(name)(completions=replies, answer=[right, right]) == [1.0, 0.0]
-    assert weight == {"logic_choice": 2.0, "gsm8k_qwen2.5_0.5b": 2.0}.get(recipe, 1.0)
-    for keeps in layouts:
-        assert locate(keeps)(completions=[*replies, right]) == [1.0, 1.0, 0.0]
 
 
 def rollout_value(folder: Path, name: str) -> Any:
