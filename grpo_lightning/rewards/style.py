@@ -22,13 +22,10 @@ _SCRIPTS: dict[str, str] = {
     "hi": "\u0900-\u097f",
     "th": "\u0e00-\u0e7f",
 }
-_NO_LANGUAGE = re.compile(
-    r"```.*?```|`[^`\n]*`"  # code
-    r"|\$\$.*?\$\$|\$[^$\n]*\$|\\\[.*?\\\]|\\\(.*?\\\)"  # formulas
-    r"|\\[A-Za-z]+"  # LaTeX commands
-    r"|</?[A-Za-z][\w-]*>",  # tags
-    re.DOTALL,
-)
+_CLOSERS = {"```": "```", "`": "`", "$$": "$$", "$": "$", r"\[": r"\]", r"\(": r"\)"}
+_OPENER = re.compile(r"```|`|\$\$|\$|\\\[|\\\(")
+_ON_ONE_LINE = ("`", "$")
+_COMMAND_OR_TAG = re.compile(r"\\[A-Za-z]+|</?[A-Za-z][\w-]*>")
 
 
 class RepetitionPenalty:
@@ -110,6 +107,20 @@ class LanguageConsistency:
         return [self._share(completion_text(completion)) for completion in completions]
 
     def _share(self, text: str) -> float:
-        text = _NO_LANGUAGE.sub(" ", text)
+        text = _COMMAND_OR_TAG.sub(" ", _without_code_and_formulas(text))
         letters = len(self._letter.findall(text))
         return len(self._own.findall(text)) / letters if letters else 0.0
+
+
+def _without_code_and_formulas(text: str) -> str:
+    # One search for each kind of closer first: looking for a missing one behind every opener would be quadratic.
+    last = {closer: text.rfind(closer) for closer in _CLOSERS.values()}
+    kept, position = [], 0
+    while opener := _OPENER.search(text, position):
+        closer = _CLOSERS[opener.group()]
+        end = text.find(closer, opener.end()) if last[closer] >= opener.end() else -1
+        if end >= 0 and closer in _ON_ONE_LINE and "\n" in text[opener.end() : end]:
+            end = -1
+        kept.append(text[position : opener.start()])
+        position = opener.end() if end < 0 else end + len(closer)
+    return " ".join([*kept, text[position:]])
