@@ -1,130 +1,293 @@
-"""How the reward functions are called, and what becomes of one that fails."""
+"""Where the reward functions are called, how long they may take, and what becomes of a call that fails.
+
+Functions run in worker processes, one for each that lives as long as the run, so that none can freeze or kill the
+trainer. Those marked ``inline``, modules and ``async`` functions run in the trainer's process, and so do those that
+another process cannot import (a lambda, a function inside a function).
+"""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import functools
 import inspect
+import logging
+import math
+import pickle
+import queue
+import random
+import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, NoReturn
 
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.rewards.failures import SEARCH_SECONDS, Failure, stop
+from grpo_lightning.rewards.invocation import (
+    TRAINER_KEYWORDS,
+    CallLog,
+    Reward,
+    answer,
+    invoke,
+    load,
+    only_row,
+    require,
+    taken,
+)
+from grpo_lightning.rewards.isolation import IsolatedPool, Outcome
+from grpo_lightning.rewards.waiting import Raised, await_together, in_thread
 
-TRAINER_KEYWORDS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""Keywords that rewards get besides the data's columns, which therefore may not have these names."""
+__all__ = ["TRAINER_KEYWORDS", "CallLog", "RewardCaller", "require"]
 
+MOST_FAILURES = 8
+"""Completions one after the other that exceed a limit each by itself: then the function is broken, not they."""
 
-class CallLog:
-    """Receives ``log_metric`` and ``log_extra`` of all functions; they may be called from any thread."""
+_COUNTED = {"timeout": "timeouts", "memory": "out_of_memory", "crash": "crashes"}
+_POOLS: dict[bytes, IsolatedPool] = {}
+_POOLS_LOCK = threading.Lock()
+_TOLD: set[str] = set()
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._lock = threading.Lock()
-        self.metrics: dict[str, list[float]] = {}
-        self.columns: dict[str, list[Any]] = {}
-
-    def metric(self, name: str, value: float) -> None:
-        with self._lock:
-            self.metrics.setdefault(name, []).append(float(value))
-
-    def extra(self, name: str, values: Sequence[Any]) -> None:
-        values = list(values)
-        if len(values) != self._rows:
-            raise UserError(
-                f"log_extra({name!r}, ...) got {len(values)} values for {self._rows} completions: give one for each"
-            )
-        with self._lock:
-            self.columns[name] = values
+_log = logging.getLogger(__name__)
 
 
 class RewardCaller:
     """Calls reward functions.
 
+    A call that takes longer than ``time_limit`` or more memory than ``memory_limit_gib``, or whose process ends, is
+    killed with every process it has started. Its completions are then scored one at a time, each with the same limits,
+    in some workers at once, so that those that cannot be scored are found: they get ``on_timeout`` and are counted as
+    ``rewards/<name>/timeouts``, ``crashes`` or ``out_of_memory``. With ``h`` such completions and ``w`` workers (one
+    per core, at most 4) a function takes at most ``time_limit * (1 + ceil(h / w))`` and the time of the others.
+
     Args:
         rewards: functions in TRL's form; plain, ``async`` or objects with ``__call__``.
         names: what they are called in messages and metrics.
+        time_limit: wall-clock seconds for one call. An ``async`` function that exceeds it is cancelled, and all its
+            completions get ``on_timeout``. Functions that run inline have no limit.
+        on_timeout: score of a completion on which the function exceeded a limit.
+        memory_limit_gib: memory that a worker may take on top of what importing the function took.
     """
 
-    def __init__(self, rewards: Sequence[Callable[..., Any]], names: Sequence[str]) -> None:
-        self.rewards = list(rewards)
-        self.names = list(names)
+    def __init__(
+        self,
+        rewards: Sequence[Reward],
+        names: Sequence[str],
+        *,
+        time_limit: float = 60.0,
+        on_timeout: float = 0.0,
+        memory_limit_gib: float = 8.0,
+    ) -> None:
+        if not 0 < time_limit < math.inf:
+            raise UserError(f"--rollout.reward_time_limit {time_limit:g} must be a positive number of seconds")
+        if not 0 < memory_limit_gib < math.inf:
+            raise UserError(f"--rollout.reward_memory_limit_gib {memory_limit_gib:g} must be a positive number")
+        self.rewards, self.names = list(rewards), list(names)
+        self.time_limit, self.on_timeout = time_limit, on_timeout
+        self.memory_limit = int(memory_limit_gib * (1 << 30))
+        self._pickled = [_for_workers(name, reward) for name, reward in zip(names, rewards, strict=True)]
+        self._failed = [0] * len(self.rewards)
 
     def call(self, keywords: dict[str, Any], log: CallLog) -> list[Any]:
-        """What each function returns; the async ones run at the same time."""
-        keywords = keywords | {"log_extra": log.extra, "log_metric": log.metric}
-        results: list[Any] = [
-            _guarded(name, _call, name, reward, keywords) for name, reward in zip(self.names, self.rewards, strict=True)
-        ]
-        waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
-        if waiting:
-            awaited = _run_together([_awaited(self.names[index], results[index]) for index in waiting])
-            for index, result in zip(waiting, awaited, strict=True):
-                results[index] = result
+        """What each function returns for the same completions; workers and ``async`` functions run at the same time.
+
+        Args:
+            keywords: lists with one entry per completion, and ``trainer_state``.
+            log: receives what the functions log.
+
+        Raises:
+            UserError: for a missing column, or for what a worker cannot be sent or cannot send back.
+            RunStopped: if a function raises; the message names it and the completion. Or if it scores no completion
+                within its limits.
+        """
+        for name, reward in zip(self.names, self.rewards, strict=True):
+            require(name, reward, {*keywords, *TRAINER_KEYWORDS})
+        results: list[Any] = [None] * len(self.rewards)
+        done: queue.Queue[tuple[int, Any]] = queue.Queue()
+        isolated = [index for index, pickled in enumerate(self._pickled) if pickled is not None]
+        logs = {index: CallLog(log.rows) for index in isolated}
+        for index in isolated:
+            in_thread(functools.partial(self._isolated, index, keywords, logs[index]), index, done)
+        waiting: dict[int, Awaitable[Any]] = {}
+        for index in set(range(len(self.rewards))) - set(isolated):
+            results[index] = self._inline(index, keywords, log)
+            if inspect.isawaitable(results[index]):
+                waiting[index] = results[index]
+        for index, result in (self._awaited(waiting, keywords, log) if waiting else {}).items():
+            results[index] = result
+        for _ in isolated:
+            index, result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            results[index] = result
+        for of_one in logs.values():  # in the functions' order, whichever was done first
+            log.add(of_one.metrics, of_one.counts, of_one.columns)
         return results
 
+    # --- in this process -----------------------------------------------------------------------------------------
 
-def _call(name: str, reward: Callable[..., Any], keywords: dict[str, Any]) -> Any:
-    """Call with the keywords that the function takes: all of them if it has ``**kwargs``."""
-    require(name, reward, keywords)
-    parameters = inspect.signature(reward).parameters.values()
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        wanted = {parameter.name for parameter in parameters}
-        keywords = {key: value for key, value in keywords.items() if key in wanted}
-    return reward(**keywords)
-
-
-def require(name: str, reward: Callable[..., Any], known: Iterable[str]) -> None:
-    """Refuse a function that must be given something else than the ``known`` keywords."""
-    known = set(known)
-    for parameter in inspect.signature(reward).parameters.values():
-        named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if named and parameter.default is parameter.empty and parameter.name not in known:
-            columns = ", ".join(sorted(known.difference(TRAINER_KEYWORDS))) or "none"
-            raise UserError(
-                f"reward {name} needs a column {parameter.name!r} that the data does not have (its columns: {columns})"
-            )
-
-
-def _guarded(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return call(*arguments)
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(name, error) from error
-
-
-async def _awaited(name: str, result: Any) -> Any:
-    try:
-        return await result
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(name, error) from error
-
-
-def _failure(name: str, error: Exception) -> RuntimeError:
-    row = getattr(error, "row", None)
-    where = "" if row is None else f" at row {row}"
-    return RuntimeError(f"reward {name} failed{where}: {type(error).__name__}: {error}")
-
-
-def _run_together(tasks: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Await all in a thread of their own: the caller's thread may already run an event loop (notebooks do)."""
-    outcome: list[Any] = []
-
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*tasks)
-
-    def run() -> None:
+    def _inline(self, index: int, keywords: dict[str, Any], log: CallLog) -> Any:
         try:
-            outcome.append(asyncio.run(gather()))
-        except BaseException as error:
-            outcome.append(error)
+            return invoke(self.names[index], self.rewards[index], keywords, log)
+        except (Exception, SystemExit) as error:
+            self._stop(index, error, keywords, log.rows)
 
-    thread = threading.Thread(target=run, name="async-rewards", daemon=True)
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+    def _awaited(self, waiting: dict[int, Awaitable[Any]], keywords: dict[str, Any], log: CallLog) -> dict[int, Any]:
+        """What the functions return in the end; ``on_timeout`` from those that were cancelled."""
+        try:
+            results = await_together(waiting, self.time_limit)
+        except Raised as raised:
+            self._stop(raised.index, raised.error, keywords, log.rows)
+        except TimeoutError:
+            names = ", ".join(self.names[index] for index in waiting)
+            raise RunStopped(
+                f"reward {names}: not done within {self.time_limit:g} s and not to be cancelled; a function "
+                "that blocks its event loop should not be async"
+            ) from None
+        for index in waiting:
+            if index in results:
+                self._failed[index] = 0
+                continue
+            results[index] = [self.on_timeout] * log.rows
+            _log.warning(self._count(index, {"timeout": log.rows}, log.rows, log))
+            self._failed[index] += 1
+            if self._failed[index] >= MOST_FAILURES:
+                calls = f"{MOST_FAILURES} calls in a row"
+                raise RunStopped(f"reward {self.names[index]}: {calls} {self._reason('timeout')}")
+        return results
+
+    def _stop(self, index: int, error: BaseException, keywords: dict[str, Any], rows: int) -> NoReturn:
+        name, reward = self.names[index], self.rewards[index]
+
+        def again(row: int) -> str | None:
+            try:
+                result = invoke(name, reward, only_row(keywords, row), CallLog(1))
+                if inspect.isawaitable(result):
+                    await_together({0: result}, SEARCH_SECONDS)
+            except Raised as raised:
+                return type(raised.error).__name__
+            except (Exception, SystemExit) as error:
+                return type(error).__name__
+            return None
+
+        stop(name, Failure.of(error), keywords, rows, again=again, cause=error)
+
+    # --- in workers ----------------------------------------------------------------------------------------------
+
+    def _isolated(self, index: int, keywords: dict[str, Any], log: CallLog) -> Any:
+        keywords = taken(self.rewards[index], keywords)
+        log.add(counts={f"rewards/{self.names[index]}/timeouts": 0.0})
+        outcome = self._ask(index, [(keywords, log.rows)], workers=1)[0]
+        if outcome.failure in _COUNTED:
+            return self._one_by_one(index, keywords, log)
+        found = self._found(index, outcome, keywords, log.rows)
+        self._failed[index] = 0
+        log.add(found["metrics"], found["counts"], found["columns"])
+        return found["result"]
+
+    def _ask(self, index: int, calls: list[tuple[dict[str, Any], int]], **options: Any) -> list[Outcome]:
+        """Have workers call the function with keywords for so many completions."""
+        name, pickled = self.names[index], self._pickled[index]
+        assert pickled is not None
+        with _POOLS_LOCK:
+            pool = _POOLS[pickled] = _POOLS.get(pickled) or IsolatedPool()
+        options = {"time_limit": self.time_limit, **options}
+        rows = [(pickled, name, keywords, count) for keywords, count in calls]
+        try:
+            warm_up = functools.partial(load, pickled)
+            return pool.run(answer, rows, warm_up=warm_up, memory_limit=self.memory_limit, **options)
+        except UserError as error:
+            raise UserError(f"reward {name}: {error}; {_REMEDY}") from None
+        except RuntimeError as error:
+            raise RunStopped(f"reward {name}: {error}") from error
+
+    def _found(self, index: int, outcome: Outcome, keywords: dict[str, Any], rows: int) -> dict[str, Any]:
+        """What a worker found, unless that is an exception."""
+        name = self.names[index]
+        if outcome.failure is not None:
+            raise UserError(f"reward {name} failed in another process ({outcome.detail}); {_REMEDY}")
+        if "failure" in outcome.value:
+
+            def again(row: int) -> str | None:
+                limit = min(self.time_limit, SEARCH_SECONDS)
+                value = self._ask(index, [(only_row(keywords, row), 1)], workers=1, time_limit=limit)[0].value
+                return value["failure"][0] if value and "failure" in value else None
+
+            stop(name, Failure(*outcome.value["failure"]), keywords, rows, again=again)
+        return outcome.value
+
+    def _one_by_one(self, index: int, keywords: dict[str, Any], log: CallLog) -> list[Any]:
+        """Score each completion by itself, after a call with all of them was killed."""
+        name = self.names[index]
+        # In random order: the first ones may all belong to one prompt.
+        order = random.Random(0).sample(range(log.rows), log.rows)
+        calls = [(only_row(keywords, row), 1) for row in order]
+        outcomes = self._ask(index, calls, give_up=MOST_FAILURES - self._failed[index])
+        scores: list[Any] = [self.on_timeout] * log.rows
+        counts: dict[str, int] = {}
+        columns: dict[str, list[Any]] = {}
+        for row, outcome in zip(order, outcomes, strict=True):
+            if outcome.failure in (*_COUNTED, "skipped"):
+                counts[outcome.failure] = counts.get(outcome.failure, 0) + 1
+                continue
+            if "failure" in (outcome.value or {}):
+                failure = Failure(*outcome.value["failure"])
+                stop(name, dataclasses.replace(failure, row=row), keywords, log.rows, again=lambda _: None)
+            found = self._found(index, outcome, keywords, log.rows)
+            if not isinstance(found["result"], list) or len(found["result"]) != 1:
+                raise UserError(f"reward {name} returned {found['result']!r} for one completion: return one score")
+            scores[row] = found["result"][0]
+            log.add(found["metrics"], found["counts"])
+            for column, values in found["columns"].items():
+                columns.setdefault(column, [None] * log.rows)[row] = values[0]
+        log.add(columns=columns)
+        failed = sum(counts.values())
+        self._failed[index] = self._failed[index] + failed if failed == log.rows else 0
+        if "skipped" in counts or self._failed[index] >= MOST_FAILURES:
+            reasons = " or ".join(self._reason(kind) for kind in counts if kind != "skipped")
+            raise RunStopped(f"reward {name}: {MOST_FAILURES} completions in a row, each by itself, {reasons}")
+        said = self._count(index, counts, log.rows, log) if counts else f"reward {name}: all together exceeded a limit"
+        remedy = "if it compares completions with each other, raise --rollout.reward_time_limit or its memory limit"
+        _log.warning(f"{said}. Each completion was scored by itself; {remedy}")
+        return scores
+
+    # --- what there is to say ------------------------------------------------------------------------------------
+
+    def _reason(self, kind: str) -> str:
+        if kind == "timeout":
+            return f"were not scored within {self.time_limit:g} s (--rollout.reward_time_limit)"
+        if kind == "memory":
+            gib = self.memory_limit / (1 << 30)
+            return f"took more than {gib:g} GiB (--rollout.reward_memory_limit_gib)"
+        return "ended the process that scored them"
+
+    def _count(self, index: int, failures: dict[str, int], rows: int, log: CallLog) -> str:
+        """Log how many completions exceeded which limit; the same in words."""
+        name = self.names[index]
+        log.add(counts={f"rewards/{name}/{_COUNTED[kind]}": float(number) for kind, number in failures.items()})
+        parts = [f"{number} of {rows} completions {self._reason(kind)}" for kind, number in failures.items()]
+        return f"reward {name}: {', '.join(parts)}; they score {self.on_timeout:g}"
+
+
+_REMEDY = "mark it with @grpo_lightning.rewards.inline to have it called in the trainer's process"
+
+
+def _for_workers(name: str, reward: Reward) -> bytes | None:
+    """The function for another process; None if it is called in this one."""
+    torch = sys.modules.get("torch")
+    is_module = torch is not None and isinstance(reward, torch.nn.Module)
+    is_async = inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__)
+    if getattr(reward, "inline", False) or is_module or is_async:
+        return None
+    try:
+        pickled = pickle.dumps(reward)
+        reason = "it belongs to __main__" if b"__main__" in pickled else ""
+    except Exception as error:
+        reason = " ".join(str(error).split())
+    if not reason:
+        return pickled
+    if name not in _TOLD:
+        _TOLD.add(name)
+        _log.warning(
+            f"reward {name} is called in the trainer's process, without a time limit: another process cannot import it "
+            f"({reason}); put it at the top level of a module"
+        )
+    return None

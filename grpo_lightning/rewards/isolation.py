@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.rewards.isolation_worker import Answer, plain, receive, send
 
 TIME_LIMIT_SECONDS = 5.0
@@ -90,7 +90,7 @@ class IsolatedPool:
             One outcome per row, in order.
 
         Raises:
-            UserError: if the function cannot be imported by the workers, or the warm-up fails.
+            UserError: if the workers cannot import the function or be sent its arguments, or if the warm-up fails.
             RuntimeError: if the template process cannot be started or dies.
 
         What the calls print comes out on stderr, up to 64 KiB. Processes that a call has started are killed with its
@@ -102,7 +102,10 @@ class IsolatedPool:
             )
         if not rows:
             return []
-        payloads = [pickle.dumps((function, row)) for row in rows]
+        try:
+            payloads = [pickle.dumps((function, row)) for row in rows]
+        except Exception as error:
+            raise UserError(f"what it is given cannot be sent to another process ({in_one_line(error)})") from None
         start = None if warm_up is None else pickle.dumps(warm_up)
         request = (start, payloads, workers or self.workers, time_limit, memory_limit, give_up)
         with self._lock:

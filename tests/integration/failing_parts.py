@@ -15,6 +15,7 @@ from grpo_lightning.data import RunningTotals
 from grpo_lightning.engines import TransformersEngine
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.rewards import inline
 from grpo_lightning.types import Completion
 from tests.integration.reward_functions import share_of_digits
 
@@ -41,6 +42,7 @@ def _fail_at_second_call(where: str) -> None:
         _fail(where)
 
 
+@inline  # what it does, it does to the rank
 def reward(completions: list[Any], **kwargs: Any) -> list[float]:
     _fail_at_second_call("reward")
     return share_of_digits(completions)

@@ -154,7 +154,7 @@ def test_an_exception_names_function_and_row():
 
     with pytest.raises(RuntimeError, match="reward broken failed at row 3: RowError: x"):
         score(broken)
-    with pytest.raises(RuntimeError, match="reward plain failed: KeyError: 'y'"):
+    with pytest.raises(RuntimeError, match="reward plain failed at row 0: KeyError: 'y'"):
         score(plain)
     with pytest.raises(RuntimeError, match="reward late failed at row 3: RowError: z"):
         score(late)
