@@ -7,6 +7,7 @@ its dotted path. Heavy libraries (math-verify, sympy) are imported by worker pro
 from __future__ import annotations
 
 from grpo_lightning.rewards.accuracy import gold_is_parsable, gsm8k_accuracy, math_accuracy
+from grpo_lightning.rewards.code.reward import CodeTests
 from grpo_lightning.rewards.combination import Gate, LinearWeight
 from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.counts import tag_count, xml_count, xml_count_as_published, xml_count_three_tags
@@ -43,6 +44,7 @@ from grpo_lightning.rewards.tiered import ShapedAccuracy, TieredAccuracy
 
 __all__ = [
     "CodeFormat",
+    "CodeTests",
     "CosineLength",
     "Gate",
     "KimiLength",

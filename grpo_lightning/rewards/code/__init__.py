@@ -1,0 +1,1 @@
+"""Code that is run against unit tests, away from the trainer."""

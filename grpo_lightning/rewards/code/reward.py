@@ -1,0 +1,163 @@
+"""Does the code in a completion pass its unit tests?"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.code.cases import Case, cases_of
+from grpo_lightning.rewards.code.runs import Limits, Sandboxes
+from grpo_lightning.rewards.completions import completion_text
+
+log = logging.getLogger(__name__)
+
+_BLOCK = re.compile(r"```[ \t]*([^\n`]*)\n(.*?)```", re.DOTALL)
+_PYTHON = ("python", "python3", "py")
+
+
+def fenced_code(text: str) -> str | None:
+    """The code of an answer: its last block fenced as Python, else its last fenced block; None if it has none.
+
+    What stands before the last ``</think>`` is thought, not answer. A block that is not closed was cut off.
+    """
+    blocks = [(match[1].strip().lower(), match[2]) for match in _BLOCK.finditer(text.rpartition("</think>")[2])]
+    python = [code for language, code in blocks if language in _PYTHON]
+    return (python or [code for _, code in blocks] or [None])[-1]
+
+
+class CodeTests:
+    """The share of a row's unit tests that the completion's Python code passes, 0.0 to 1.0, or all of them or nothing.
+
+    Without ``all_or_nothing`` it is open-r1's ``code_reward`` and the score of verl's ``prime_code`` (APPS, TACO,
+    codecontests) that pays for parts; with it, 1.0 if every test passes and else 0.0: open-r1's ``binary_code_reward``
+    (which pays from a share of 0.99 on) and ``prime_code`` as it is used by default. Unlike open-r1's, an output that
+    stops early is wrong. The code is the last ```` ```python ```` block after ``</think>``, else the last fenced block;
+    without one, 0.0. A row without tests scores None; so does one whose tests cannot be read, which is logged.
+
+    The tests stand in one data column, in one of these forms or as JSON text of it:
+
+    - asserts or a test program, as text or a list of texts (MBPP's ``test_list``, HumanEval's ``test`` with a column
+      ``entry_point``, functions ``test_...``). Each assert at the top level, or at that of ``check``, is a test; it
+      does not see the variables of the others' side effects. ``from solution import f`` works.
+    - programs: ``[{"input": "1 2\\n", "output": "3\\n"}, ...]``. The code is run as a script that reads the input; it
+      must print the output (words are compared; decimal fractions to 1e-6) and end well.
+    - calls: ``{"fn_name": "add", "inputs": [[1, 2], ...], "outputs": [3, ...]}``, of a function or of a method of
+      ``class Solution``. ``{"inputs", "outputs"}`` without ``fn_name`` are programs (APPS, TACO, codecontests).
+
+    Every test is run in a new process, whose limits are: ``time_limit``, ``memory_limit_gib`` for each process, 32
+    processes, 64 MiB of files, 8 MiB of output, 64 open files. Its environment is empty but for a path, and it starts
+    in an empty folder that is removed. Everything that it started is killed at its end. On Linux, where unprivileged
+    user name spaces are allowed (most containers that run as root without ``--privileged`` forbid them), it also has no
+    network, sees no other processes and writes nowhere but in that folder; the log says once whether this is so.
+
+    Not paid: leaving early, printing "passed", changed builtins, objects that are equal to everything, reading the
+    expected values (those that are constants never enter the process). This is a guard against accidents and the tricks
+    that training finds, not against an attacker: the code may read what the trainer's user may read, and use the GPU's
+    devices. Without name spaces it can also reach the network and end or fool the trainer's other processes.
+
+    Args:
+        all_or_nothing: 1.0 for all tests passed and else 0.0; the first that fails ends the run.
+        column: the data column with the tests.
+        time_limit: wall-clock seconds of one test, loading the code included. A test that exceeds it fails.
+        total_limit: wall-clock seconds of all tests of one completion; those that are left fail.
+        memory_limit_gib: GiB of address space of one process.
+        workers: completions run at the same time on this rank; by default its share of the cores.
+    """
+
+    inline = True
+    best = 1.0
+
+    def __init__(
+        self,
+        *,
+        all_or_nothing: bool = False,
+        column: str = "tests",
+        time_limit: float = 5.0,
+        total_limit: float = 20.0,
+        memory_limit_gib: float = 1.0,
+        workers: int | None = None,
+    ) -> None:
+        for name, value in {"time_limit": time_limit, "total_limit": total_limit, "workers": workers}.items():
+            if value is not None and not value > 0:
+                raise UserError(f"CodeTests: {name} is {value}; it must be above 0")
+        if memory_limit_gib < 0.1:
+            raise UserError(f"CodeTests: memory_limit_gib is {memory_limit_gib}; Python itself needs 0.1")
+        if not column.isidentifier():
+            raise UserError(f"CodeTests: column {column!r} is no name of a data column")
+        if not hasattr(os, "fork"):
+            raise UserError("CodeTests runs on Linux and macOS only: this system cannot fork")
+        self.all_or_nothing = all_or_nothing
+        self.column = column
+        limits = Limits(
+            case_seconds=time_limit, total_seconds=total_limit, memory_bytes=round(memory_limit_gib * (1 << 30))
+        )
+        self._sandboxes = Sandboxes(workers=workers or _share_of_cores(), limits=limits)
+        self._warned = False
+        # So that data without the column are refused before the first rollout, whatever the column's name.
+        own = inspect.signature(type(self).__call__).parameters.values()
+        needed = inspect.Parameter(column, inspect.Parameter.KEYWORD_ONLY)
+        _, completions, *others, columns = own
+        self.__signature__ = inspect.Signature([completions, needed, *others, columns])
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        *,
+        entry_point: Sequence[str | None] | None = None,
+        log_count: Callable[[str, float], None] | None = None,
+        **columns: Any,
+    ) -> list[float | None]:
+        """The scores.
+
+        Args:
+            completions: texts or chat messages.
+            entry_point: HumanEval's column.
+            log_count: given ``timeouts``: completions of which a test was too slow, or was not run for lack of time.
+            columns: the data columns.
+        """
+        entries = entry_point or [None] * len(completions)
+        cases = self._cases(columns[self.column], entries)
+        codes = [fenced_code(completion_text(completion)) for completion in completions]
+        scores: list[float | None] = [0.0 if row else None for row in cases]
+        jobs = [index for index, (code, row) in enumerate(zip(codes, cases, strict=True)) if row and code is not None]
+        runs = self._sandboxes.run(
+            [(codes[index] or "", cases[index] or []) for index in jobs], until_failure=self.all_or_nothing
+        )
+        for index, run in zip(jobs, runs, strict=True):
+            share = run.passed / len(cases[index] or [])
+            scores[index] = float(share == 1.0) if self.all_or_nothing else share
+        if log_count is not None:
+            log_count("timeouts", sum(run.late > 0 for run in runs))
+        return scores
+
+    def _cases(self, tests: Sequence[Any], entries: Sequence[str | None]) -> list[list[Case] | None]:
+        """The cases of each row; the completions of one prompt share the object, so it is read once."""
+        known: dict[tuple[int, str | None], list[Case]] = {}
+        faults: dict[int, str] = {}
+        for row, (one, entry) in enumerate(zip(tests, entries, strict=True)):
+            if (id(one), entry) in known:
+                continue
+            try:
+                known[id(one), entry] = cases_of(one, entry)
+            except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+                known[id(one), entry] = []
+                faults[row] = f"{type(error).__name__}: {error}"
+        if faults:
+            row, fault = next(iter(faults.items()))
+            if len(faults) == len(known):
+                raise UserError(f"CodeTests cannot read column {self.column!r} of any row; row {row}: {fault}")
+            if not self._warned:
+                log.warning("CodeTests cannot read column %r of some rows, which get no score: %s", self.column, fault)
+            self._warned = True
+        return [known[id(one), entry] or None for one, entry in zip(tests, entries, strict=True)]
+
+
+def _share_of_cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1"
+    return max(1, cores // max(1, int(ranks)))

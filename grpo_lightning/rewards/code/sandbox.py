@@ -1,0 +1,213 @@
+"""The process that runs a model's code: it knows nothing of the trainer but a socket.
+
+It is started without the packages' ``__init__`` (see ``runs.START``), speaks length-prefixed JSON, confines itself as
+far as the system allows and then forks one child for each case. The child drops what rights are left, sets its limits,
+loads the solution and only then is told the test. When a case is over, every process that it started is killed. Nothing
+here knows an expected value: outputs and values go back to the trainer, which compares them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+from grpo_lightning.rewards.code.child import run_child
+from grpo_lightning.rewards.code.confinement import (
+    DEATH_SIGNAL,
+    DUMPABLE,
+    MOST_PROCESSES,
+    SUBREAPER,
+    descendants,
+    enter_name_spaces,
+    kill_all,
+    prctl,
+)
+
+OUTPUT_LIMIT = 8 << 20
+"""Bytes that one case may print or report."""
+TICK_SECONDS = 0.02
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    """Write one message."""
+    payload = json.dumps(message).encode()
+    channel.sendall(struct.pack("!I", len(payload)) + payload)
+
+
+def receive(channel: socket.socket) -> Any:
+    """Read one message; ``EOFError`` if the other side is gone."""
+    (size,) = struct.unpack("!I", _read(channel, 4))
+    return json.loads(_read(channel, size))
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = channel.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+class _Case:
+    """A running child, what it has written so far, and how long it may go on."""
+
+    def __init__(self, job: dict[str, Any], number: int, channel: socket.socket, text: str | None) -> None:
+        self.channel = channel
+        self.name_spaces = job["name_spaces"]
+        self.deadline = time.monotonic() + job["time_limit"]
+        path = os.path.join(job["folder"], "input")
+        self.given = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.unlink(path)
+        self._give(text or "")
+        asks, self.asks = os.pipe()
+        self.answers, answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            folder = os.path.join(job["folder"], str(number))
+            run_child(job, folder, (self.given, asks, answers), program=text is not None)
+        os.close(asks)
+        os.close(answers)
+        os.set_blocking(self.answers, False)
+        self.written = bytearray()
+        self.status: int | None = None
+        self.poll = select.poll()
+        self.poll.register(channel, 0)
+        self.poll.register(self.answers, select.POLLIN)
+        self.handle = -1
+        with contextlib.suppress(AttributeError, OSError):  # without one, the child's end is seen at the next tick
+            self.handle = os.pidfd_open(self.pid)
+            self.poll.register(self.handle, select.POLLIN)
+
+    def _give(self, text: str) -> None:
+        """Put a text where the child reads it: a file without a name, since a full pipe would make us wait."""
+        payload, at = text.encode("utf-8", "replace"), 0
+        while at < len(payload):
+            at += os.pwrite(self.given, payload[at:], at)
+
+    def tell(self, test: str) -> bytes:
+        """Let a child that has loaded the solution run a test; returns the nonce of its reports."""
+        nonce = os.urandom(16).hex().encode()
+        self.written.clear()
+        self._give(f"{nonce.decode()}\n{test}")
+        os.close(self.asks)
+        self.asks = -1
+        return nonce
+
+    def wait(self, marker: bytes | None) -> str:
+        """Until the marker is written or the child has ended; ``done`` for either, if it ended well."""
+        looked = 0.0
+        while True:
+            events = dict(self.poll.poll(TICK_SECONDS * 1000))
+            if events.get(self.channel.fileno()):
+                raise EOFError  # the trainer is gone or wants no more
+            if self.status is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+                self.status = ended[1]
+            self._take()
+            now = time.monotonic()
+            if marker is not None and self.written.endswith(marker):
+                return "done"
+            if len(self.written) > OUTPUT_LIMIT:
+                return "output"
+            if self.status is not None:
+                return "done" if marker is None and self.status == 0 else "failed"
+            if now >= self.deadline:
+                return "timeout"
+            if now >= looked + TICK_SECONDS:
+                looked = now
+                if len(descendants()) > MOST_PROCESSES:
+                    return "processes"
+
+    def _take(self) -> None:
+        """Read what there is; the limit bounds it."""
+        with contextlib.suppress(BlockingIOError):
+            while len(self.written) <= OUTPUT_LIMIT:
+                part = os.read(self.answers, 1 << 16)
+                if not part:
+                    with contextlib.suppress(KeyError):
+                        self.poll.unregister(self.answers)
+                    return
+                self.written += part
+
+    def end(self) -> None:
+        """Nothing of it is left."""
+        kill_all(self.pid, name_spaces=self.name_spaces)
+        for fd in (self.given, self.asks, self.answers, self.handle):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _run(job: dict[str, Any], number: int, request: dict[str, Any], channel: socket.socket) -> None:
+    """Run one case and answer."""
+    case = _Case(job, number, channel, request["input"])
+    try:
+        marker = None
+        if request["input"] is None:
+            status = case.wait(b"loaded\n")
+            if status != "done":
+                send(channel, {"status": status, "loaded": False})
+                return
+            send(channel, {"loaded": True})
+            marker = case.tell(receive(channel)["source"]) + b"done\n"
+        status = case.wait(marker)
+        nonce = b"" if marker is None else marker[:-5]
+        lines = bytes(case.written) if marker is None else _reports(case.written, nonce)
+        send(channel, {"status": status, "written": lines.decode("latin-1")})
+    finally:
+        case.end()
+
+
+def _reports(written: bytearray, nonce: bytes) -> bytes:
+    return b"\n".join(line[len(nonce) :] for line in bytes(written).split(b"\n") if line.startswith(nonce))
+
+
+def _serve(job: dict[str, Any], channel: socket.socket) -> None:
+    """One completion, in a fork of its own: confine it, then run its cases until the trainer ends it or is gone."""
+    try:
+        if job["name_spaces"]:
+            enter_name_spaces(channel, job["folder"])
+        else:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the finally-clauses clear up
+            prctl(DEATH_SIGNAL, signal.SIGTERM)
+            prctl(SUBREAPER, 1)
+        prctl(DUMPABLE, 0)  # its memory and files are not for the solution to look at
+    except OSError as error:
+        send(channel, {"error": str(error)})
+        return
+    send(channel, {"ready": True})
+    number = 0
+    while (request := receive(channel)) is not None:
+        _run(job, number, request, channel)
+        number += 1
+    send(channel, {"ended": True})
+
+
+def main() -> None:
+    """Fork a process for each completion, one after the other, until the trainer closes its end or is gone.
+
+    Forks of this small process take a millisecond or two, where a new interpreter takes twenty.
+    """
+    channel = socket.socket(fileno=0)
+    prctl(DEATH_SIGNAL, signal.SIGTERM)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            job = receive(channel)
+            if os.getppid() != job["parent"]:
+                return
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    with contextlib.suppress(EOFError, OSError):
+                        _serve(job, channel)
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
