@@ -1,8 +1,9 @@
 r"""The final answer in a completion.
 
 Marked forms, of which the *last* in the text counts: ``\boxed{...}`` (and ``\fbox``), ``<answer>...</answer>``,
-``#### x``, ``### 答案: x``. Without any of them: the last "the answer is x" / "Answer: x" / ``答案是 x``,
-then a text that is nothing but one formula. A number that merely occurs in prose is no answer.
+``#### x``, ``### 答案: x``. Boxes joined by "and", "or" or a comma count together. Without any of them: the last "the
+answer is x" / "Answer: x" / ``答案是 x``, then a text that is nothing but one formula, then the conclusion
+(``conclusion``): "The bill comes to $37.00." A number that merely occurs in prose is no answer.
 
 Reasoning never counts: text before the last ``</think>`` is dropped, and a ``<think>`` that was never closed leaves
 nothing. A last box that was cut by the length limit is no answer, and neither is what an earlier box said.
@@ -12,9 +13,17 @@ from __future__ import annotations
 
 import re
 
+from grpo_lightning.rewards.answers.words import spelled_number
+
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(\{)?|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\s*([-−+]?\d(?:[\d,.]*\d)?)")
-_ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+_BOX_JOINT = re.compile(
+    r"[\s$]*(?:,|;|(?:\\text\{\s*)?(?:,\s*)?(?:and|or)(?:\s*\})?)[\s$]*(?:[a-zA-Z](?:_\d)?\s*=\s*)?"
+)
+_ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+_TEXT_END = re.compile(
+    r"<\|(?:im_end|endoftext|eot_id|end_of_text|end)\|>|</s>|<eos>|<end_of_turn>|<｜end▁of▁sentence｜>"
+)
 _HASHES = re.compile(
     r"(?<!#)####(?!#)[\s*]*(?:(?:final\s+)?answer\b(?!\s+is)[\s*:\uff1a]*)?((?:(?!</answer>)[^\n])*)", re.IGNORECASE
 )
@@ -23,17 +32,43 @@ _ANSWER_HEADING = re.compile(
     re.IGNORECASE,
 )
 _SAID = re.compile(
-    r"(?:\banswer\b[*_]*\s*(?:(?:is|equals)\b(?:\s+therefore)?|[:\uff1a=])|答案\s*[:\uff1a是为]{1,2})"
-    r"[ \t*_]*[:\uff1a]?\s*([^\n]*)",
+    r"(?:(?<![A-Za-z])(?:answer|(?:correct|right|best)\s+(?:option|choice)|(?:final\s+)?result|solution)(?![A-Za-z])[*_]*"
+    r"(?:\s+to\s+(?:the|this)\s+(?:question|problem))?\s*"
+    r"(?:(?:is|equals|(?:would|should|must|will)\s+be)\b(?:\s+(?:therefore|thus|then|simply|just|exactly|option|choice)\b)*"
+    r"|[:\uff1a=])|答案[*]*\s*(?:应该|应)?[:\uff1a是为]{1,2}|答[:\uff1a]"
+    r"|^[ \t*_#]*(?:final\s+)?answer[ \t*_:]*\n+)[ \t*_]*[:\uff1a]?\s*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CHOSEN = re.compile(
+    r"\b(?:option|choice)\s+\(?([A-J])\)?\s+is\s+(?:the\s+)?(?:correct|right|best)\b|选\s*([A-J])(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_AFTER_ANSWER = re.compile(
+    r",?\s+(?:because|since|as|which|where|so|but|i\.e\.|not)\b|,\s+(?=(?:not|i\.e|that is)\b)"
+    r"|\s+\((?:since|because|as|which|i\.e)\b"
+    r"|\s+[-–—]\s+(?=[A-Za-z])|\?(?=\s|$)",
     re.IGNORECASE,
 )
 _FEW_HASHES = re.compile(r"^###[ \t]*(\$?[-−]?\d[\d,.]*)[ \t]*$", re.MULTILINE)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z$\\])|(?<=[。！？])")
+_THEREFORE = re.compile(
+    r"(?:\b(?:so|thus|therefore|hence|consequently|altogether|we get|which means|which gives|finally"
+    r"|in conclusion|in total,)\b|^in total|所以|因此|综上|故)[,，:：]?\s*",
+    re.IGNORECASE,
+)
+_DOUBT = re.compile(
+    r"\b(?:not|never|unless|if|maybe|perhaps|guess|unknown|least|most|between|more|less|fewer|than|might|could|or|either|wrong"
+    r"|incorrect|first|step)\b|n't|[?<>≤≥≠]|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])",
+    re.IGNORECASE,
+)
+_PLAIN_EQUATION = re.compile(r"(?:^|\s)([a-zA-Z]\s*=\s*[^=\s,;]+(?:\s*[-+*/^]\s*[^=\s,;]+)*)$")
+_COUNTED = re.compile(r"\$?[-−]?\d[\d,]*(?:\.\d+)?(?:\s+[A-Za-z]+){1,3}")
 _HEADING_WORD = re.compile(r"(?:step|part|case|note|check|verification|solution|question|problem|explanation)\b", re.I)
 _NEXT_QUESTION = re.compile(r"^[ \t]*(?:Question|Problem)[ \t]*[:\uff1a\d]", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.。](?=\s|$)|[。\uff01]|[.,;]\s+(?=[A-Z][a-z])")
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:[^$\\]|\\.)+)\$", re.DOTALL)
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}|\b(?:is|are|has|have|get)\b")
-_NUMBER = re.compile(r"(?<![\w.,])[-−]?\$?\d(?:[\d,]*\d)?(?:\.\d+)?%?(?![\d])")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9_.,])[-−]?\$?\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?%?(?![\d])")
 _FORMULA = re.compile(r"[\w\s+\-−*/^=().,{}\[\]\\$%<>|!:°π√]{1,200}")
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]{3,}")
 _LONGEST_PROSE = 2_000
@@ -42,7 +77,7 @@ _LONGEST_PROSE = 2_000
 
 def final_answer(text: str) -> str | None:
     """The final answer as written, or None if the text has none; see the module's docstring for the rules."""
-    text = without_reasoning(text)
+    text = _TEXT_END.split(without_reasoning(text), maxsplit=1)[0]
     following = _NEXT_QUESTION.search(text)
     if following and _marked_answer(text[: following.start()]):
         # A base model goes on with a made-up next question; its answer is not the answer to ours.
@@ -50,7 +85,7 @@ def final_answer(text: str) -> str | None:
     found = _marked_answer(text)
     if found is not None:
         return found or None
-    return said_answer(text) or _lone_formula(text)
+    return said_answer(text) or _lone_formula(text) or conclusion(text)
 
 
 def without_reasoning(text: str) -> str:
@@ -75,18 +110,23 @@ def boxed_answer(text: str) -> tuple[int, str] | None:
     stack: list[tuple[bool, int]] = []  # (opened by a box, where its content starts)
     boxes_open = 0
     best: tuple[int, str] | None = None
+    box_start = 0
     for token in _BOX_TOKEN.finditer(text):
         symbol = token.group()
         if token.group(1) or symbol == "{":
             boxed = symbol != "{"
             stack.append((boxed, token.end()))
+            box_start = token.start() if boxed and not boxes_open else box_start
             boxes_open += boxed
         elif symbol == "}" and stack:
             boxed, start = stack.pop()
             boxes_open -= boxed
             content = text[start : token.start()].strip() if boxed and not boxes_open else ""
             if content:
-                best = (token.end(), content)
+                joined = (
+                    best is not None and box_start - best[0] < 40 and _BOX_JOINT.fullmatch(text[best[0] : box_start])
+                )
+                best = (token.end(), f"{best[1]}, {content}" if joined and best else content)
         elif symbol.startswith(("\\boxed", "\\fbox")) and not boxes_open:
             bare = _BARE_BOX.match(text, token.end())
             if bare:
@@ -119,16 +159,50 @@ def hash_answer(text: str) -> tuple[int, str] | None:
 
 def said_answer(text: str) -> str | None:
     """x of the last "the answer is x", "Answer: x" or ``答案是 x``, up to the end of its formula or sentence."""
-    last = None
+    last = chosen = None
     for last in _SAID.finditer(text):  # noqa: B007
         pass
+    for chosen in _CHOSEN.finditer(text):  # noqa: B007
+        pass
+    if chosen is not None and (last is None or chosen.end() > last.end() + 40):
+        return str(chosen[1] or chosen[2])
     if last is None:
         return None
-    content = last.group(1).strip()
-    math = _MATH.match(content)
+    math = _MATH.match(text, last.end())
     if math:
-        return next(group for group in math.groups() if group)
-    return _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_") or None
+        return next(group for group in math.groups() if group).strip()
+    content = text[last.end() : last.end() + _LONGEST_PROSE].partition("\n")[0]
+    content = _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_")
+    formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
+    if len(formulas) == 1 and _PROSE.search(_MATH.sub("", content)):
+        return formulas[0].strip()
+    return _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,") or None
+
+
+def conclusion(text: str) -> str | None:
+    """The one number or equation of a text that is a single sentence, or of a last sentence that says "so" or the like.
+
+    The sentence must have been finished and say nothing that doubts or bounds the number.
+    """
+    text = text.strip()[-_LONGEST_PROSE:].strip("*_ ")
+    if not text.endswith((".", "!", "。", "$", ")", "]")):
+        return None
+    lines = [line for line in text.split("\n") if line.strip()]
+    sentences = [sentence for sentence in _SENTENCE.split(lines[-1]) if sentence.strip()]
+    last = sentences[-1] if sentences else ""
+    said = _THEREFORE.split(last)
+    if (len(said) == 1 and (len(sentences) > 1 or len(lines) > 1)) or _DOUBT.search(last):
+        return None
+    clause = said[-1].strip(" ,.!。*_")
+    formulas = [next(group for group in groups if group) for groups in _MATH.findall(clause)]
+    outside = _MATH.sub(" ", clause)
+    if formulas:
+        return formulas[0].strip() if len(formulas) == 1 and not _NUMBER.search(outside) else None
+    equation = _PLAIN_EQUATION.search(outside)
+    if equation:
+        return equation[1].strip()
+    numbers = _NUMBER.findall(outside)
+    return numbers[0] if len(numbers) == 1 and not re.search(r"\d", outside.replace(numbers[0], "", 1)) else None
 
 
 def _inner(content: str) -> str:
@@ -151,8 +225,15 @@ def _inner(content: str) -> str:
     return numbers[0] if len(numbers) == 1 else content
 
 
+def _is_spelled(text: str) -> bool:
+    spelled = spelled_number(text.strip("."))
+    return spelled is not None and not spelled[1]
+
+
 def _lone_formula(text: str) -> str | None:
     """A text that is one formula and nothing else is its own answer."""
     text = text.strip()
     words = [word for word in _WORD.findall(text) if word not in ("sqrt", "frac", "text", "left", "right")]
+    if len(text) < 60 and (_COUNTED.fullmatch(text) or _is_spelled(text)):
+        return text
     return text if text and "\n" not in text and _FORMULA.fullmatch(text) and not words else None

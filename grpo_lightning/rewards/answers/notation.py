@@ -33,13 +33,16 @@ _CHARACTERS = {
         "∪": r"\cup ",
         "∈": r"\in ",
         "∅": r"\emptyset ",
-        "±": r"\pm ",
+        "≡": r"\equiv ",
+        "⟨": r"\langle ",
+        "⟩": r"\rangle ",
     },
     **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}"},
     **{"θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "ℝ": r"\mathbb{R}", "\u2032": "'", "\u2019": "'"},
     **dict.fromkeys("\u20ac\u00a3\u00a5\u20b9\uffe5", ""),
 }
 _TABLE = str.maketrans(_CHARACTERS)
+_ROOT_SIGN = re.compile(r"√\s*(\d+(?:\.\d+)?)")
 _SUPERSCRIPTS = re.compile("([\u207b\u207a]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+)")
 
 _WORDS = r"text|mbox|hbox|textrm|textnormal|textsf|texttt|textit|textbf|emph|mathrm|operatorname\*?|mathit|rm|bf|textup"
@@ -48,7 +51,7 @@ _FONT_MACRO = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathsf|mathtt|boxed|fbox|underline|displaystyle|mathstrut)\s*\{([^{}]*)\}"
 )
 _DROPPED = re.compile(
-    r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|mathrm|bf|rm|it|large|Large|hfill|null)(?![A-Za-z])"
+    r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|large|Large|hfill|null)(?![A-Za-z])|\\(?:mathrm|bf|rm|it)(?![A-Za-z])(?!\s*\{)"
     r"|(?<!\\)\\[()\[\]](?=\s*$)|^\s*\\[()\[\]]|\*\*|`|\\phantom\{[^{}]*\}|\\(?:text)?color\{[^{}]*\}"
 )
 _GROUP_SPACE = r"(?:\\!)*(?:\{,\}|,\s*\\!|\\,|\\;|\\ )(?:\\!)*\s*"
@@ -64,6 +67,10 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(rf"\\frac\s*{_ONE}\s*\{{"), r"\\frac{\1}{"),
     (re.compile(rf"(\\frac\s*\{{[^{{}}]*\}})\s*{_ONE}"), r"\1{\2}"),
     (re.compile(r"\{([^{}]*?)\\over(?![A-Za-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\{([^{}]*?)\\choose(?![A-Za-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\colon(?![A-Za-z])"), ":"),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
+    (re.compile(r"\\log\s*_\s*\{?e\}?(?![A-Za-z])"), r"\\ln"),
     (re.compile(r"^([^{}]*?)\\over(?![A-Za-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
     (re.compile(r"(?<![\\A-Za-z])sqrt\s*(?=[({\d])"), r"\\sqrt"),
     (re.compile(r"\\sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
@@ -71,7 +78,12 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])"), r"\\pi "),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\*"), r"\\cdot "),
-    (re.compile(r"\^\s*\{?\s*(?:\\circ|\\degree|°)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])"), "°"),
+    (
+        re.compile(
+            r"\^\s*\{?\s*(?:\\circ|\\degree|°|(?<=\d\^)o|(?<=\d\^\{)o)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])"
+        ),
+        "°",
+    ),
     (re.compile(r"⟦\s*degrees?\s*⟧|(?<=[\d\s}])degrees?(?![A-Za-z])", re.IGNORECASE), "°"),
     (re.compile(r"\\%|⟦\s*(?:%|percent|per cent|percentage)\s*⟧|(?<=[\d\s}])percent(?![A-Za-z])", re.IGNORECASE), "%"),
     (re.compile(r"\\(?:leq|leqslant|le)(?![A-Za-z])|<="), r"\\le "),
@@ -91,6 +103,15 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"([-+])\s+(?=[\d\\(])"), r"\1"),
     (re.compile(r"([({\[,])\s+|\s+(?=[)}\],])"), r"\1"),
 ]
+_LEADING = re.compile(
+    r"^(?:⟦?\s*(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|value|total)\s*(?:(?:is|equals)\b|[:=])\s*⟧?\s*"
+    r"|(?:\\approx(?![a-z])|⟦?\s*(?:approximately|approx\.?|about|around|roughly)\s*⟧?(?=[\s⟦\d]))\s*|\\?\#(?=\d)|=\s*(?!=))+",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(r"^⟦?\s*(?:negative|minus)\s*⟧?\s*(?=[\d\\.])", re.IGNORECASE)
+_UNIT_VECTOR = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|hat|vec|overrightarrow)\s*\{?\s*(?:\\(?:hat|mathbf|vec)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}{0,2}(?![A-Za-z])"
+)
 _CHOICES = re.compile(r"\([A-Z]\)|\(?[A-Z](?:\s*,\s*[A-Z])+\)?")
 _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _BRACED_ATOM = re.compile(r"(^|[-+(,=\s])\{([^{}]*)\}(?=$|[-+),=\s])")
@@ -100,9 +121,11 @@ def normal_form(answer: str) -> str:
     """The answer in the one spelling; "" if nothing is left."""
     text = "".join(c for c in answer if unicodedata.category(c) not in ("Cc", "Cf", "Cs") or c in "\n\t")
     text = _SUPERSCRIPTS.sub(lambda match: "^{" + unicodedata.normalize("NFKC", match.group()) + "}", text)
+    text = _ROOT_SIGN.sub(r"\\sqrt{\1}", text)
     text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
     text = text.replace(r"\$", "").replace("$", "").replace(r"\textdollar", "").replace(r"\dollar", "")
     text = _GROUPED.sub(lambda match: _GROUPED_GAP.sub("", match.group()), text)
+    text = _UNIT_VECTOR.sub(r"\\\1hat ", text)
     text = _unwrapped(_DROPPED.sub(" ", text))
     text = _SPACE.sub(" ", text)
     for pattern, replacement in _REWRITES:
@@ -111,6 +134,8 @@ def normal_form(answer: str) -> str:
     for _ in range(4):
         text = _BRACED_ATOM.sub(r"\1\2", text)
     text = _SPACE.sub(" ", text).strip(" ,;:。")
+    text = text.removesuffix("\\").rstrip() if not text.endswith("\\\\") else text
+    text = _NEGATIVE.sub("-", _LEADING.sub("", text))
     return text if text.endswith("..") else text.rstrip(" .,;:。")  # 0.3... is not 0.3
 
 

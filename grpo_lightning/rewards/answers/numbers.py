@@ -6,9 +6,12 @@ and ``\frac{a}{b}``, mixed numbers, repeating decimals, ``%``, ``°``, units and
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+
+from grpo_lightning.rewards.answers.words import spelled_number
 
 LONGEST_NUMBER = 1_000
 """Characters; longer runs of digits are compared as text only."""
@@ -18,9 +21,9 @@ LEAST_ROUNDED_DIGITS = 6
 
 _UNIT_WORDS = (
     "mm|cm|dm|km|in|inch|inches|ft|foot|feet|yd|yards?|mi|miles?|met(?:er|re)s?|kilomet(?:er|re)s?|centimet(?:er|re)s?|"
-    "seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|ms|dollars?|cents?|bucks|euros?|USD|mph|kmh|"
+    "seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|yrs?|decades?|ms|dollars?|cents?|bucks|euros?|USD|mph|kmh|"
     "kg|mg|grams?|kilograms?|lbs?|pounds?|ounces?|oz|tons?|lit(?:er|re)s?|ml|gallons?|cups?|units?|square|cubic|sq|cu|"
-    "[a-z]{1,2}/(?:s|h|hr|min|sec)|radians?|rad|people|students?|ways?|times|points?|hz|volts?|watts?"
+    "[a-z]{1,2}/(?:s|h|hr|min|sec)|kph|radians?|rad|people|students?|ways?|times|points?|hz|volts?|watts?"
 )
 _UNIT = rf"(?:⟦[^⟦⟧]*⟧|(?<![A-Za-z\\])(?:{_UNIT_WORDS})(?![A-Za-z(])|(?<=[\d.\s])(?<!\\)[A-Za-z]{{4,}}(?![A-Za-z(]))"
 _POWER = r"(?:\^\s*\{?\s*-?\d\s*\}?)?"
@@ -34,7 +37,7 @@ _MAGNITUDE = re.compile(rf"\s*⟦?\s*({'|'.join(_MAGNITUDES)})s?(?![A-Za-z])", r
 _MATH_WORDS = re.compile(
     r"\b(?:sqrt|frac|cdot|times|infty|infinity|none|undefined|choose|mod|and|or|sin|cos|tan|log)\b"
 )
-_NOT_UNITS = re.compile(r"⟦\s*(?:and|or|if|for|where|when|mod|none|no|not|is|in)\b", re.IGNORECASE)
+_NOT_UNITS = re.compile(r"⟦\s*(?:and|or|if|for|where|when|mod|none|no|not|is|in(?!\.?\s*⟧))\b", re.IGNORECASE)
 
 _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)"
 _PLAIN = re.compile(rf"({_DECIMAL})(?:[eE]([-+]?\d+))?")
@@ -42,7 +45,9 @@ _POWER_OF_TEN = re.compile(
     rf"(?:({_DECIMAL})\s*(?:\\times|\\cdot|[x×])\s*)?10\s*\^\s*(?:\{{\s*([-+]?\d+)\s*\}}|([-+]?\d+))"
 )
 _SPACED = re.compile(r"\d{1,3}(?: \d{3})+(?:\.\d+)?")
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")
+_REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?(\d+)\}?|\((\d+)\))")
+_CONTINUED = re.compile(r"(\d*)\.(\d*?)(?:(\d)\3{2,}|(\d{2,12}?)\4+)\s*(?:\.\.\.|…)")
+_CHINESE_UNIT = re.compile(r"(?<=[\d\s}%])\s*[\u4e00-\u9fff]{1,8}$")
 _SLASH = re.compile(rf"([-+]?{_DECIMAL})\s*/\s*([-+]?{_DECIMAL})")
 _FRACTION = re.compile(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _MIXED = re.compile(r"(\d+)\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s+(?:⟦and⟧\s*|and\s+)?(\d+)\s*/\s*(\d+)")
@@ -62,9 +67,16 @@ class Number:
 
 def parse_number(text: str) -> Number | None:
     """The number that a text in normal form spells, units and all; None if it is anything else."""
-    text = text.strip()
-    if not text or len(text) > LONGEST_NUMBER:
+    return None if len(text) > LONGEST_NUMBER else _parse_number(text.strip())
+
+
+@functools.lru_cache(maxsize=16_384)
+def _parse_number(text: str) -> Number | None:
+    if not any(c.isdigit() for c in text):
         return None
+    plain = _PLAIN.fullmatch(text)
+    if plain:
+        return _decimal(plain.group(1), int(plain.group(2) or 0))
     text, factor = _without_magnitude(text)
     text = without_units(text)
     percent = text.endswith("%")
@@ -78,7 +90,7 @@ def parse_number(text: str) -> Number | None:
 
 def without_units(text: str) -> str:
     r"""The text without a trailing unit: ``45⟦m⟧/⟦s⟧``, ``45 cm^2``, ``45\frac{⟦m⟧}{⟦s⟧}``; words alone are kept."""
-    for pattern in (_REMARK, _UNIT_FRACTION, _UNITS):
+    for pattern in (_REMARK, _UNIT_FRACTION, _CHINESE_UNIT, _UNITS):
         match = pattern.search(text)
         if match and text[: match.start()].strip() and not _NOT_UNITS.search(match.group()):
             if pattern is _UNITS and _MATH_WORDS.search(match.group()):
@@ -126,6 +138,21 @@ def _without_magnitude(text: str) -> tuple[str, int]:
     rest = text[match.end() :].strip()
     rest = "" if rest in ("", "⟧") else opened + rest
     return text[: match.start()] + (" " + rest if rest else ""), _MAGNITUDES[match.group(1).lower()]
+
+
+@functools.lru_cache(maxsize=16_384)
+def read_number(text: str) -> Number | None:
+    """``parse_number``, or the number that a text spells in words, alone or with a unit: "seven hours"."""
+    number = parse_number(text)
+    if number is not None or any(c.isdigit() for c in text[:100]):
+        return number
+    spelled = spelled_number(text.replace("⟦", " ").replace("⟧", " ").strip())
+    if spelled is None:
+        return None
+    value, rest = spelled
+    if rest and (not _UNITS.fullmatch(" " + rest) or _NOT_UNITS.match("⟦" + rest)):
+        return None
+    return Number(Fraction(value))
 
 
 def _signed(text: str) -> Number | None:
@@ -188,9 +215,10 @@ def _quotient(text: str) -> Fraction | None:
 
 
 def _repeating(text: str) -> Fraction | None:
-    match = _REPEATING.fullmatch(text)
+    match = _REPEATING.fullmatch(text) or _CONTINUED.fullmatch(text)
     if match is None:
         return None
-    whole, fixed, cycle = match.groups()
+    whole, fixed = match.group(1), match.group(2)
+    cycle = match.group(3) or match.group(4)
     scale = 10 ** len(fixed)
     return Fraction(int(whole + fixed or 0), scale) + Fraction(int(cycle), scale * (10 ** len(cycle) - 1))

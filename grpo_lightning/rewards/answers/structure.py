@@ -7,7 +7,10 @@ column not a row. The values inside are left as text in ``notation.normal_form``
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from grpo_lightning.rewards.answers.ranges import FLIPPED, all_but, intersection, interval
+from grpo_lightning.rewards.answers.shapes import ALL_REALS, NAME, Equation, Group, Matrix, Relation, Shape, Value
+from grpo_lightning.rewards.answers.words import as_word
 
 DEEPEST = 12
 """Nesting of shapes; what lies deeper is one opaque value."""
@@ -23,58 +26,13 @@ _MATRIX = re.compile(
     r"\\begin\{(pmatrix|bmatrix|Bmatrix|matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL
 )
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_NAME = re.compile(
-    r"(?:\\?[A-Za-z]+|⟦[^⟦⟧]*⟧|\\(?:angle|triangle|overline|vec|bar|hat|mathbf)\s*\{?[A-Za-z]+\}?)"
-    r"'*(?:_(?:\w|\{[^{}]*\}))?'*(?:\s*\([^()]*\))?\s*"
-)
-_EMPTY = re.compile(r"\\emptyset|\\\{\s*\\\}|⟦\s*(?:none|no solutions?|empty set)\s*⟧", re.IGNORECASE)
-_FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
-
-
-@dataclass(frozen=True)
-class Value:
-    """Anything without a shape of its own."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """Several answers: kind is ``list`` (bare), ``set``, ``tuple``, ``union`` or an interval's brackets, ``(]``."""
-
-    kind: str
-    items: tuple[Shape, ...]
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Rows of values."""
-
-    rows: tuple[tuple[Shape, ...], ...]
-
-
-@dataclass(frozen=True)
-class Equation:
-    """Sides joined by equality signs, ``x = \\frac{6}{2} = 3``."""
-
-    sides: tuple[str, ...]
-    value: Shape
-    """The shape of the last side."""
-
-    @property
-    def names_its_value(self) -> bool:
-        """True for ``x = 5``, ``f(2) = 5`` and ``⟦Area⟧ = 5``; False for ``2x + 3y = 6``."""
-        return _NAME.fullmatch(self.sides[0]) is not None
-
-
-@dataclass(frozen=True)
-class Relation:
-    """An inequality or other relation that is not an interval of one variable."""
-
-    text: str
-
-
-Shape = Value | Group | Matrix | Equation | Relation
+_EMPTY = re.compile(r"\\emptyset|\\\{\s*\\\}")
+_REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?")
+_EXCLUDED = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\\setminus|\\backslash|-|\\)\s*\\\{([^{}]*)\\\}")
+_SET_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\{?R\}?\s*)?(?:\\mid(?![a-z])|\||:)(.*)\\\}", re.DOTALL)
+_CASES = re.compile(r"(?:\\\{)?\s*\\begin\{(cases|aligned|array)\}(?:\{[lcr| ]*\})?([^&]*)\\end\{\1\}", re.DOTALL)
+_AND = re.compile(r"\s*(?:⟦\s*,?\s*and\s*⟧|\\(?:land|wedge)(?![A-Za-z])|(?<=[\d\s,}\])])and(?=\s))\s*")
+_POINT = re.compile(r"[A-Z]'?\s*(?=\(.*\)$)")
 
 
 def parse_shape(text: str, depth: int = 0) -> Shape:
@@ -82,8 +40,9 @@ def parse_shape(text: str, depth: int = 0) -> Shape:
     text = _stripped(text.strip())
     if depth > DEEPEST or _THOUSANDS.fullmatch(text):
         return Value(text)
-    if _EMPTY.fullmatch(text):
-        return Group("set", ())
+    special = _special(text, depth)
+    if special is not None:
+        return special
     parts = _split(_SEPARATOR_WORDS.sub(" , ", text), ",;")
     if 1 < len(parts) <= MOST_ITEMS:
         return Group("list", _items(_named_once(parts), depth))
@@ -96,7 +55,35 @@ def parse_shape(text: str, depth: int = 0) -> Shape:
     pieces = _split(text, [r"\cup"])
     if len(pieces) > 1:
         return Group("union", _items(pieces, depth))
-    return _bracketed(text, depth) or _signs_expanded(text) or Value(text)
+    return _bracketed(text, depth) or _signs_expanded(text) or in_components(text) or Value(text)
+
+
+def _special(text: str, depth: int) -> Shape | None:
+    """Empty set, all real numbers, infinity in words, ``\\{x \\mid ...\\}``, systems, two bounds joined by "and"."""
+    word = as_word(text)
+    if word in ("no solution", "all real numbers", "infinity", "negative infinity"):
+        return {
+            "no solution": Group("set", ()),
+            "all real numbers": ALL_REALS,
+            "infinity": Value(r"\infty"),
+            "negative infinity": Value(r"-\infty"),
+        }[word]
+    if _EMPTY.fullmatch(text):
+        return Group("set", ())
+    if _REALS.fullmatch(text):
+        return ALL_REALS
+    excluded = _EXCLUDED.fullmatch(text)
+    if excluded:
+        return all_but(excluded[1])
+    condition = _SET_BUILDER.fullmatch(text)
+    if condition and _matching(text, 1) == len(text) - 1:
+        return parse_shape(condition[1], depth + 1)
+    system = _CASES.fullmatch(text)
+    if system:
+        rows = [row for row in system[2].split(r"\\") if row.strip(" ,")]
+        return parse_shape(" , ".join(row.strip(" ,") for row in rows), depth + 1) if 1 < len(rows) < 9 else None
+    bounds = _AND.split(text)
+    return intersection([parse_shape(bound, depth + 1) for bound in bounds]) if len(bounds) == 2 else None
 
 
 def parse_list(text: str) -> Group:
@@ -119,7 +106,7 @@ def _items(parts: list[str], depth: int) -> tuple[Shape, ...]:
 def _named_once(parts: list[str]) -> list[str]:
     """``k=3,5,8`` names the whole list once; the name is dropped."""
     name, sign, first = parts[0].partition("=")
-    if sign and _NAME.fullmatch(name.strip()) and not any(_RELATION.search(part) for part in [first, *parts[1:]]):
+    if sign and NAME.fullmatch(name.strip()) and not any(_RELATION.search(part) for part in [first, *parts[1:]]):
         return [first, *parts[1:]]
     return parts
 
@@ -177,31 +164,20 @@ def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape
     if not all(sides):
         return Relation(text)
     if all(sign in ("=", r"\approx") for sign in signs):
-        if _NAME.fullmatch(sides[-1]) and not _NAME.fullmatch(sides[0]):
+        if NAME.fullmatch(sides[-1]) and not NAME.fullmatch(sides[0]):
             sides = sides[::-1]  # 5 = x
         return Equation(tuple(sides), parse_shape(sides[-1], depth + 1))
-    if signs == [r"\in"] and _NAME.fullmatch(sides[0]):
+    if signs == [r"\in"] and NAME.fullmatch(sides[0]):
         return parse_shape(sides[1], depth + 1)
-    return _interval(sides, signs) or Relation(text)
-
-
-def _interval(sides: list[str], signs: list[str]) -> Group | None:
-    """``2 < x \\le 5`` as ``(2,5]`` and ``x > 5`` as ``(5,\\infty)``."""
-    if not all(sign in _FLIPPED for sign in signs) or not all(len(side) < 200 for side in sides):
-        return None
-    if any(sign in (">", r"\ge") for sign in signs):
-        sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
-    if any(sign not in ("<", r"\le") for sign in signs):
-        return None
-    if len(sides) == 3 and _NAME.fullmatch(sides[1]):
-        low, high, ends = sides[0], sides[2], ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
-    elif len(sides) == 2 and _NAME.fullmatch(sides[1]) and not _NAME.fullmatch(sides[0]):
-        low, high, ends = sides[0], r"\infty", "()" if signs[0] == "<" else "[)"
-    elif len(sides) == 2 and _NAME.fullmatch(sides[0]) and not _NAME.fullmatch(sides[1]):
-        low, high, ends = r"-\infty", sides[1], "()" if signs[0] == "<" else "(]"
-    else:
-        return None
-    return Group("tuple" if ends == "()" else ends, (Value(low), Value(high)))
+    found = interval(sides, signs)
+    if signs == [r"\ne"] and NAME.fullmatch(sides[0]):
+        found = all_but(sides[1])
+    if found is not None:
+        return found
+    if all(sign in (">", r"\ge") for sign in signs):
+        sides, signs = sides[::-1], [FLIPPED[sign] for sign in reversed(signs)]
+        text = "".join(side + sign + " " for side, sign in zip(sides, [*signs, ""], strict=True)).strip()
+    return Relation(text, tuple(sides), tuple(signs))
 
 
 def _bracketed(text: str, depth: int) -> Shape | None:
@@ -209,6 +185,7 @@ def _bracketed(text: str, depth: int) -> Shape | None:
     if text.startswith(r"\{") and text.endswith(r"\}") and _matching(text, 1) == len(text) - 1:
         parts = _split(_SEPARATOR_WORDS.sub(" , ", text[2:-2]), ",;")
         return Group("set", _items(parts, depth)) if len(parts) <= MOST_ITEMS else None
+    text = _POINT.sub("", text, count=1)
     if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and _matching(text, 0) == len(text) - 1):
         return None
     parts = _split(text[1:-1], ",;")
@@ -226,6 +203,25 @@ def _signs_expanded(text: str) -> Group | None:
     plus = re.sub(r"\\mp\s*", "-", re.sub(r"\\pm\s*", "+", text))
     minus = re.sub(r"\\mp\s*", "+", re.sub(r"\\pm\s*", "-", text))
     return Group("list", (Value(plus.removeprefix("+")), Value(minus.removeprefix("+"))))
+
+
+_VECTOR_END = re.compile(r"(?:\\([ijk])hat|([ijk]))\s*$")
+
+
+def in_components(text: str) -> Group | None:
+    """``3i - 4j`` or with hats as ``(3,-4)``; needs a ``j``, for ``i`` alone is the imaginary unit."""
+    if len(text) > 200 or not ("j" in text and ("i" in text or "k" in text)):
+        return None
+    found: dict[str, str] = {}
+    for term in re.findall(r"[-+]?\s*(?:[^-+{(]|\{[^{}]*\}|\([^()]*\))+", text):
+        end = _VECTOR_END.search(term)
+        coefficient = term[: end.start()].strip() if end else ""
+        axis = (end[1] or end[2]) if end else ""
+        if not end or axis in found or re.search(r"(?<!\\)\b[ijk]\b|hat", re.sub(r"\\[a-z]+", " ", coefficient)):
+            return None
+        found[axis] = {"": "1", "+": "1", "-": "-1"}.get(coefficient, coefficient.removeprefix("+").strip())
+    axes = "ijk" if "k" in found else "ij"
+    return Group("tuple", tuple(Value(found.get(axis, "0")) for axis in axes)) if len(found) > 1 else None
 
 
 def _matrix(body: str, depth: int) -> Shape:

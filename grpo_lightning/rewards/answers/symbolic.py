@@ -11,10 +11,13 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from grpo_lightning.rewards.answers.equivalence import QuickOracle, as_text, compare_texts, is_plain
+from grpo_lightning.rewards.answers.comparison import as_text
+from grpo_lightning.rewards.answers.equivalence import QuickOracle, compare_texts, is_plain
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import is_rounding, parse_number, without_units
-from grpo_lightning.rewards.answers.structure import Equation, Group, Matrix, Shape, Value, parse_shape
+from grpo_lightning.rewards.answers.readings import read_answer
+from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Shape, Value
+from grpo_lightning.rewards.answers.structure import parse_shape
 
 _DIGITS = 60
 """Decimal digits in which numbers without closed form are compared."""
@@ -23,6 +26,11 @@ _TOLERANCE = 40
 _SAMPLES = ((Fraction(7, 5), Fraction(3, 11)), (Fraction(-13, 7), Fraction(5, 3)), (Fraction(29, 9), Fraction(-2, 13)))
 _DECIMAL = re.compile(r"(?<![\w.])(\d*)\.(\d+)(?![\d.])")
 _TRIG_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*°")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+_CONSTANT = re.compile(r"\+\s*[CcKk](?:_\{?\d\}?)?(?![A-Za-z])")
+"""A constant of integration; any name will do."""
+_NO_LATEX = re.compile(r"[⟦:;?@#$\"~]")
+"""What the parser would skip: it stops at a colon and calls the part before it the whole."""
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])")
 
 
@@ -34,7 +42,7 @@ def verdict(gold: str, answer: str) -> bool:
 def is_readable(gold: str) -> bool:
     """Whether every value in a gold answer is a number, a word or mathematics that can be parsed."""
     text = normal_form(gold)
-    return bool(text) and _readable(parse_shape(text))
+    return bool(text) and (read_answer(gold, text) is not None or _readable(parse_shape(text)))
 
 
 def warm_up() -> None:
@@ -51,6 +59,7 @@ class SymbolicOracle(QuickOracle):
         quick = super().same_value(gold, answer)
         if quick is not None:
             return quick
+        answer = _CONSTANT.sub("+ C", answer) if "C" not in answer and _CONSTANT.search(gold) else answer
         degrees = [text.rstrip().endswith("°") for text in (gold, answer)]
         left, right = _parsed(_radians(gold, degrees[0], answer)), _parsed(_radians(answer, degrees[1], gold))
         if left is None or right is None:
@@ -82,27 +91,38 @@ class SymbolicOracle(QuickOracle):
 
 def _parsed(text: str) -> Any:
     """The sympy object that a text in normal form denotes, decimals as exact fractions; None if it is unreadable."""
-    from math_verify import LatexExtractionConfig, parse
+    from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
     from sympy import I
 
-    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])", text):
+    if _TRIGONOMETRY.search(text):
         text = _TRIG_DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", text)
     text = without_units(text).replace("°", "").replace("%", r"\cdot \frac{1}{100}")
-    if not text or "⟦" in text:
+    if not text or _NO_LATEX.search(text):
         return None
     text = _DECIMAL.sub(lambda match: rf"\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}}", text)
     text = _IMAGINARY.sub(" i", text)
-    found = parse(f"${text}$", [LatexExtractionConfig()], parsing_timeout=None)
-    if not found or isinstance(found[0], str):
+    spelling = NormalizationConfig(basic_latex=True, malformed_operators=True, nits=True, boxed="none")
+    text = normalize_latex(text, spelling)
+    try:
+        is_complex = re.search(r"\\mathbb\{?C|(?<![A-Za-z\\])i(?![A-Za-z])", text) is not None
+        expression = latex2sympy(
+            text,
+            is_real=not is_complex,
+            normalization_config=None,
+            conversion_config=ConversionConfig(lowercase_symbols=False),
+        )
+    except MemoryError:
+        raise
+    except Exception:  # it raises whatever it happens to meet in a text that is not LaTeX
         return None
-    expression = found[0]
     imaginary = [symbol for symbol in getattr(expression, "free_symbols", ()) if symbol.name == "i"]
     return expression.xreplace(dict.fromkeys(imaginary, I)) if imaginary else expression
 
 
 def _radians(text: str, degrees: bool, other: str) -> str:
     """Degrees as radians if the other side is written with pi."""
-    if not degrees or r"\pi" not in other or "°" in other:
+    if not degrees or r"\pi" not in other or "°" in other or _TRIGONOMETRY.search(text):
         return text
     return rf"({text.replace('°', '')}) \cdot \frac{{\pi}}{{180}}"
 

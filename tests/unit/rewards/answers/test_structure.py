@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from grpo_lightning.rewards.answers.notation import normal_form
-from grpo_lightning.rewards.answers.structure import Equation, Group, Matrix, Relation, Value, parse_shape
+from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Relation, Value
+from grpo_lightning.rewards.answers.structure import parse_shape
 
 
 def shape(written):
@@ -35,8 +36,15 @@ def group(kind, *texts):
         (r"\pm 3", group("list", "3", "-3")),
         (r"1 \mp x", group("list", "1 -x", "1 +x")),
         (r"\emptyset", group("set")),
-        (r"x \ne 5", Relation(r"x \ne 5")),
-        ("x+y<3+z", Relation("x+y<3+z")),
+        (r"x \ne 5", Group("union", (group("tuple", r"-\infty", "5"), group("tuple", "5", r"\infty")))),
+        (r"\mathbb{R}", group("tuple", r"-\infty", r"\infty")),
+        (r"\{x \mid x < 2\}", group("tuple", r"-\infty", "2")),
+        (r"x \ge 2 \text{ and } x < 5", group("[)", "2", "5")),
+        (r"3\hat{i} - \mathbf{j}", group("tuple", "3", "-1")),
+        (r"\begin{cases}2\\3\end{cases}", group("list", "2", "3")),
+        ("P(2,3)", group("tuple", "2", "3")),
+        ("x+y<3+z", Relation("x+y<3+z", ("x+y", "3+z"), ("<",))),
+        ("c>b>a", Relation("a<b<c", ("a", "b", "c"), ("<", "<"))),
         (r"\frac{1}{2}", Value(r"\frac{1}{2}")),
     ],
 )

@@ -1,0 +1,80 @@
+"""Words that stand for numbers or for other words: "twenty-one", "DNE", "no real solution"."""
+
+from __future__ import annotations
+
+import re
+
+_SMALL = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_VALUES = {word: value for value, word in enumerate(_SMALL)}
+_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
+BASES = {**{word: value for word, value in _VALUES.items() if 2 <= value <= 16}} | {
+    "binary": 2,
+    "octal": 8,
+    "decimal": 10,
+    "hex": 16,
+    "hexadecimal": 16,
+}
+"""Names of number bases."""
+
+_SAME = {
+    "no solution": r"(?:there (?:is|are) )?no (?:real |integer |valid )?(?:solutions?|roots?|values?)(?: exists?)?"
+    r"|none|(?:the )?empty set|null set",
+    "undefined": r"undefined|dne|d\.n\.e|(?:limit )?does not exist|doesn't exist|not defined|nonexistent",
+    "all real numbers": r"(?:all|any|every) reals?(?: numbers?| values?)?(?: x)?|(?:all|any) (?:x|values?)"
+    r"|reals?(?: numbers)?|the set of (?:all )?real numbers",
+    "infinity": r"(?:positive )?infinity|infinite",
+    "negative infinity": r"(?:negative|minus) infinity",
+    "infinitely many solutions": r"(?:there are )?infinitely many(?: (?:real )?solutions?)?|infinite solutions",
+    "tails": "tails?",
+    "heads": "heads?",
+}
+_WORDS = re.compile(r"[^\W\d_][\w\s'.-]*")
+_SAME_WORDS = [(re.compile(pattern), name) for name, pattern in _SAME.items()]
+
+
+def same_word(words: str) -> str:
+    """The one spelling of words that mean the same, from lower case; other words as they are."""
+    if len(words) > 60:
+        return words
+    words = words.removeprefix("the ")
+    return next((name for pattern, name in _SAME_WORDS if pattern.fullmatch(words)), words)
+
+
+def as_word(text: str) -> str | None:
+    """A name or other words, in lower case and one spelling; None for anything with mathematics in it."""
+    bare = text.replace("⟦", " ").replace("⟧", " ").strip(" .")
+    return same_word(" ".join(bare.split()).casefold()) if len(bare) > 1 and _WORDS.fullmatch(bare) else None
+
+
+def spelled_number(text: str) -> tuple[int, str] | None:
+    """The whole number that the first words of a text spell and the rest of it: ("21", "cats"); None if they do not."""
+    words = text.casefold().replace("-", " ").split()
+    if not words or len(words) > 20:
+        return None
+    sign = 1
+    if words[0] in ("minus", "negative"):
+        sign, words = -1, words[1:]
+    total = part = used = 0
+    last = None
+    for index, word in enumerate(words):
+        if word in _VALUES:
+            value = _VALUES[word]
+            # "twenty one" and "hundred five" go on; "two three" does not spell a number.
+            if last is not None and not (last >= 100 or (20 <= last < 100 and 0 < value < 10)):
+                return None
+            part, last = part + value, value
+        elif word == "hundred" and last is not None and 0 < part < 100:
+            part, last = part * 100, 100
+        elif word in _LARGE and last is not None and part:
+            total, part, last = total + part * _LARGE[word], 0, 1000
+        elif word == "and" and last is not None and last >= 100 and words[index + 1 : index + 2]:
+            continue
+        else:
+            break
+        used = index + 1
+    return (sign * (total + part), " ".join(words[used:])) if used else None
