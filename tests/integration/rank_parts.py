@@ -25,6 +25,15 @@ def listed(completions: list[Any], scores: list[list[float | None]], **_: Any) -
     return [row[i % len(row)] for i, row in enumerate(scores)]
 
 
+def by_steps(completions: list[Any], completion_ids: list[list[int]], scores: list[Any], **_: Any) -> list[Any]:
+    """A step at every second token, for the rows whose first score is known: on one of the ranks there may be none."""
+    texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
+    return [
+        [(float(text[end : end + 1].isdigit()), end) for end in range(0, len(ids), 2)] if row[0] == 1 else None
+        for text, ids, row in zip(texts, completion_ids, scores, strict=True)
+    ]
+
+
 def uneven(completions: list[Any], trainer_state: SimpleNamespace, **_: Any) -> list[float | None]:
     """In turn: both ranks learn; one has no signal; one has no valid row; nobody has a signal; one of a few rows."""
     case, other = divmod(trainer_state.global_step, 2)

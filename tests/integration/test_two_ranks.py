@@ -123,6 +123,36 @@ def test_two_ranks_learn_and_report_what_one_does(
     assert files(two) == files(one)  # rank 1 writes nothing
 
 
+def test_several_rewards_some_of_them_per_step(
+    tiny: Path, tmp_path: Path, data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each normalized by itself, over the groups of both ranks; the first rollout has steps on one rank only."""
+    changes = {
+        "rollout__rewards": [
+            f"{PARTS}.listed",
+            f"{PARTS}.by_steps",
+            "tests.integration.reward_functions.share_of_digits",
+        ],
+        "rollout__reward_weights": [1.0, 0.5, 2.0],
+        "rollout__reward_gates": {"share_of_digits": {"reward": "listed", "at_least": 0.0}},
+        "rollout__normalize_each_reward": True,
+        "samples__every_n_rollouts": 1,
+        "trainer__max_steps": 2,
+        "trainer__limit_val_batches": 0,
+    }
+    one, two = tmp_path / "one", tmp_path / "two"
+    fit(capsys, grpo(tiny, one, **data | changes))
+    on_two(grpo(tiny, two, **data | changes, trainer__strategy="ddp"))
+    assert as_numbers(untimed(two)) == untimed_numbers(one)
+    for path in sorted((one / "samples").iterdir()):
+        assert records(two / "samples" / path.name) == records(path), path.name
+    lines = records(two / "samples" / "rollout_000001.jsonl")
+    assert [line["rewards"]["by_steps"] is None for line in lines] == [False] * 4 + [True] * 12
+    assert len({line["advantage"] for line in lines}) > 2
+    # Open where the first reward is known, of the first rollout's 16 scores.
+    assert float(rows(two)[0]["rewards/share_of_digits/gate_open"]) == 4 / 16
+
+
 def untimed_numbers(folder: Path) -> list[dict[str, Any]]:
     """metrics.csv with its text as numbers."""
 
