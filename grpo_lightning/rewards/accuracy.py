@@ -38,6 +38,7 @@ def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) 
 
     The last ``#### x`` counts; other marked forms (``\\boxed``, ``<answer>``, "the answer is") are taken too. A number
     that merely stands last in the text is no answer. No algebra: ``18``, ``18.00``, ``$18`` and ``18 dollars`` agree.
+    Source: GSM8K (arXiv 2110.14168), whose solutions end in ``#### x``.
     """
     scores: list[float | None] = []
     for completion, gold in zip(completions, answer, strict=True):
