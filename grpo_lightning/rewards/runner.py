@@ -69,6 +69,9 @@ class RewardScorer:
         reward_gates: rewards that count only where another one has reached enough, by name:
             ``{soft_format: {reward: math_accuracy, at_least: 1.0}}``. Names are those of ``rewards/<name>/mean``.
         reward_clip: least and largest weighted sum.
+        reward_time_limit: seconds for one call of a function with all completions of a rollout; see ``RewardCaller``.
+        reward_on_timeout: score of a completion on which a function exceeds its limits.
+        reward_memory_limit_gib: memory that a function may take.
     """
 
     def __init__(
@@ -78,13 +81,22 @@ class RewardScorer:
         reward_weights: list[float | WeightSchedule] | None = None,
         reward_gates: dict[str, Gate] | None = None,
         reward_clip: tuple[float, float] | None = None,
+        reward_time_limit: float = 60.0,
+        reward_on_timeout: float = 0.0,
+        reward_memory_limit_gib: float = 8.0,
     ) -> None:
         if not rewards:
             raise UserError("--rollout.rewards is empty: name at least one reward function")
         self.rewards = list(rewards)
         self.names = _distinct([_name(reward) for reward in rewards])
         self.combination = Combination(self.names, weights=reward_weights, gates=reward_gates, clip=reward_clip)
-        self._caller = RewardCaller(self.rewards, self.names)
+        self._caller = RewardCaller(
+            self.rewards,
+            self.names,
+            time_limit=reward_time_limit,
+            on_timeout=reward_on_timeout,
+            memory_limit_gib=reward_memory_limit_gib,
+        )
 
     def require_columns(self, columns: Iterable[str]) -> None:
         """Find before the first rollout what ``score`` would find after it.
@@ -109,9 +121,8 @@ class RewardScorer:
             trainer_state: handed to the functions as it is; an object with ``global_step`` and the like.
 
         Raises:
-            UserError: if a function needs a column that the data lacks or returns something else than one finite number
-                or None per completion.
-            RuntimeError: if a function raises; the message names it, and the row if the exception has one.
+            UserError: if a function needs a column that the data lacks, or returns what ``results`` refuses.
+            RunStopped: if a function raises, with its name and the completion, or never scores within its limits.
         """
         sizes = [len(group) for group in completions]
         log = CallLog(sum(sizes))
@@ -135,6 +146,7 @@ class RewardScorer:
             counted={name: _grouped(scores, sizes) for name, scores in counted.items()},
             weights=weights,
             metrics=metrics,
+            counts=log.counts,
             columns=log.columns,
         )
 
