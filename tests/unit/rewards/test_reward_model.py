@@ -254,6 +254,17 @@ def test_the_model_is_frozen_and_the_random_state_untouched(models):
     assert torch.is_grad_enabled()
 
 
+def test_placing_a_module_that_draws_leaves_the_random_state_alone(models):
+    class Draws(Reads):
+        def forward(self, input_ids, attention_mask):
+            return SimpleNamespace(logits=torch.rand(len(input_ids), 1))
+
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    RewardModel(Draws(), tokenizer=str(models / "plain")).place("cpu", prompts=[Prompt(token_ids=[5], text="1")])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_autocast_does_not_change_a_score(models):
     reward = RewardModel(str(models / "plain"))
     plain = reward(prompts=[QUESTION], completions=["12"])
