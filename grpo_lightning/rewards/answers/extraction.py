@@ -46,13 +46,13 @@ _CHOSEN = re.compile(
 _AFTER_ANSWER = re.compile(
     r",?\s+(?:because|since|as|which|where|so|but|i\.e\.|not)\b|,\s+(?=(?:not|i\.e|that is)\b)"
     r"|\s+\((?:since|because|as|which|i\.e)\b"
-    r"|\s+[-–—]\s+(?=[A-Za-z])|\?(?=\s|$)",
+    r"|[，,]\s*(?:而?不是|因为)|\s+[-–—]\s+(?=[A-Za-z])|\?(?=\s|$)",
     re.IGNORECASE,
 )
 _FEW_HASHES = re.compile(r"^###[ \t]*(\$?[-−]?\d[\d,.]*)[ \t]*$", re.MULTILINE)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z$\\])|(?<=[。！？])")
 _THEREFORE = re.compile(
-    r"(?:\b(?:so|thus|therefore|hence|consequently|altogether|we get|which means|which gives|finally"
+    r"(?:\b(?:so|thus|therefore|hence|consequently|altogether|we get|which means|which gives|finally|^then"
     r"|in conclusion|in total,)\b|^in total|所以|因此|综上|故)[,，:：]?\s*",
     re.IGNORECASE,
 )
@@ -62,6 +62,7 @@ _DOUBT = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_EQUATION = re.compile(r"(?:^|\s)([a-zA-Z]\s*=\s*[^=\s,;]+(?:\s*[-+*/^]\s*[^=\s,;]+)*)$")
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _COUNTED = re.compile(r"\$?[-−]?\d[\d,]*(?:\.\d+)?(?:\s+[A-Za-z]+){1,3}")
 _HEADING_WORD = re.compile(r"(?:step|part|case|note|check|verification|solution|question|problem|explanation)\b", re.I)
 _NEXT_QUESTION = re.compile(r"^[ \t]*(?:Question|Problem)[ \t]*[:\uff1a\d]", re.IGNORECASE | re.MULTILINE)
@@ -176,7 +177,15 @@ def said_answer(text: str) -> str | None:
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
     if len(formulas) == 1 and _PROSE.search(_MATH.sub("", content)):
         return formulas[0].strip()
-    return _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,") or None
+    content = _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,`")
+    told = _PROSE.search(content) or _CHINESE.search(content)
+    return (_counted_in(content) if told and not formulas else None) or content or None
+
+
+def _counted_in(prose: str) -> str | None:
+    """From the only number on: "26 cookies left" of "He has 26 cookies left"; None if in doubt."""
+    numbers = list(_NUMBER.finditer(prose))
+    return prose[numbers[0].start() :] if len(numbers) == 1 and not _DOUBT.search(prose) else None
 
 
 def conclusion(text: str) -> str | None:
@@ -216,6 +225,8 @@ def _inner(content: str) -> str:
     if said is not None:
         return said
     content = content.strip().removeprefix("####").strip()
+    if _CHINESE.search(content):
+        return _counted_in(content) or content
     if not _PROSE.search(_MATH.sub("", content)):
         return content
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]

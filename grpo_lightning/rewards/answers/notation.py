@@ -23,6 +23,7 @@ _CHARACTERS = {
         "√": r"\sqrt ",
         "±": r"\pm ",
         "º": "°",
+        "¢": r"\text{ cents}",
         "\u2218": "°",
     },
     **{
@@ -42,7 +43,8 @@ _CHARACTERS = {
     **dict.fromkeys("\u20ac\u00a3\u00a5\u20b9\uffe5", ""),
 }
 _TABLE = str.maketrans(_CHARACTERS)
-_ROOT_SIGN = re.compile(r"√\s*(\d+(?:\.\d+)?)")
+_ROOT_SIGN = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?)")
+_ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 _SUPERSCRIPTS = re.compile("([\u207b\u207a]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+)")
 
 _WORDS = r"text|mbox|hbox|textrm|textnormal|textsf|texttt|textit|textbf|emph|mathrm|operatorname\*?|mathit|rm|bf|textup"
@@ -68,7 +70,8 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(rf"(\\frac\s*\{{[^{{}}]*\}})\s*{_ONE}"), r"\1{\2}"),
     (re.compile(r"\{([^{}]*?)\\over(?![A-Za-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"\{([^{}]*?)\\choose(?![A-Za-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
-    (re.compile(r"\\colon(?![A-Za-z])"), ":"),
+    (re.compile(r"\\colon(?![A-Za-z])|\{:\}"), ":"),
+    (re.compile(r"(?<=\d)\s*(?:\^\s*)?\{?\s*(?:⟦\s*(?:st|nd|rd|th)\s*⟧|(?:st|nd|rd|th)(?![A-Za-z]))\s*\}?"), ""),
     (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
     (re.compile(r"\\log\s*_\s*\{?e\}?(?![A-Za-z])"), r"\\ln"),
     (re.compile(r"^([^{}]*?)\\over(?![A-Za-z])([^{}]*)$"), r"\\frac{\1}{\2}"),
@@ -104,7 +107,8 @@ _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"([({\[,])\s+|\s+(?=[)}\],])"), r"\1"),
 ]
 _LEADING = re.compile(
-    r"^(?:⟦?\s*(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|value|total)\s*(?:(?:is|equals)\b|[:=])\s*⟧?\s*"
+    r"^(?:⟦?\s*there\s+(?:are|is|were|will be)\s+⟧?\s*(?=\d)"
+    r"|⟦?\s*(?:the\s+)?(?:final\s+|correct\s+)?(?:answer|result|value|total)\s*(?:(?:is|equals)\b|[:=])\s*⟧?\s*"
     r"|(?:\\approx(?![a-z])|⟦?\s*(?:approximately|approx\.?|about|around|roughly)\s*⟧?(?=[\s⟦\d]))\s*|\\?\#(?=\d)|=\s*(?!=))+",
     re.IGNORECASE,
 )
@@ -121,7 +125,7 @@ def normal_form(answer: str) -> str:
     """The answer in the one spelling; "" if nothing is left."""
     text = "".join(c for c in answer if unicodedata.category(c) not in ("Cc", "Cf", "Cs") or c in "\n\t")
     text = _SUPERSCRIPTS.sub(lambda match: "^{" + unicodedata.normalize("NFKC", match.group()) + "}", text)
-    text = _ROOT_SIGN.sub(r"\\sqrt{\1}", text)
+    text = _ROOT_SIGN.sub(lambda match: f"{_ROOTS[match[1]]}{{{match[2]}}}", text)
     text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
     text = text.replace(r"\$", "").replace("$", "").replace(r"\textdollar", "").replace(r"\dollar", "")
     text = _GROUPED.sub(lambda match: _GROUPED_GAP.sub("", match.group()), text)
@@ -134,7 +138,7 @@ def normal_form(answer: str) -> str:
     for _ in range(4):
         text = _BRACED_ATOM.sub(r"\1\2", text)
     text = _SPACE.sub(" ", text).strip(" ,;:。")
-    text = text.removesuffix("\\").rstrip() if not text.endswith("\\\\") else text
+    text = text.rstrip("\\ ").removeprefix('"').removesuffix('"') if text[-1:] in "\\ " or text[:1] == '"' else text
     text = _NEGATIVE.sub("-", _LEADING.sub("", text))
     return text if text.endswith("..") else text.rstrip(" .,;:。")  # 0.3... is not 0.3
 
@@ -154,7 +158,7 @@ def _marked(content: str) -> str:
     content = content.replace(r"\ ", " ")
     if len(content.strip()) == 1 and content.strip() in "ei":  # upright constants
         return content
-    letters = re.sub(r"\s+(?:and|or)\s+", ",", content.strip())
+    letters = re.sub(r",?\s+(?:and|or)\s+", ",", content.strip())
     if _CHOICES.fullmatch(letters):
         return letters
     counted = re.fullmatch(r"\s*(-?\d[\d.,]*)\s+([^\W\d].*)", content)

@@ -23,7 +23,8 @@ _UNIT_WORDS = (
     "mm|cm|dm|km|in|inch|inches|ft|foot|feet|yd|yards?|mi|miles?|met(?:er|re)s?|kilomet(?:er|re)s?|centimet(?:er|re)s?|"
     "seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|yrs?|decades?|ms|dollars?|cents?|bucks|euros?|USD|mph|kmh|"
     "kg|mg|grams?|kilograms?|lbs?|pounds?|ounces?|oz|tons?|lit(?:er|re)s?|ml|gallons?|cups?|units?|square|cubic|sq|cu|"
-    "[a-z]{1,2}/(?:s|h|hr|min|sec)|kph|radians?|rad|people|students?|ways?|times|points?|hz|volts?|watts?"
+    "[a-z]{1,2}/(?:s|h|hr|min|sec)|kph|radians?|rad|people|students?|ways?|times|points?|hz|volts?|watts?|"
+    "k?J|k?W|kWh|[KMG]B|cal|mol|inches|(?<=\\d )(?:m|g|L)"
 )
 _UNIT = rf"(?:⟦[^⟦⟧]*⟧|(?<![A-Za-z\\])(?:{_UNIT_WORDS})(?![A-Za-z(])|(?<=[\d.\s])(?<!\\)[A-Za-z]{{4,}}(?![A-Za-z(]))"
 _POWER = r"(?:\^\s*\{?\s*-?\d\s*\}?)?"

@@ -18,7 +18,7 @@ def interval(sides: list[str], signs: list[str]) -> Group | None:
         sides, signs = sides[::-1], [FLIPPED[sign] for sign in reversed(signs)]
     if any(sign not in ("<", r"\le") for sign in signs):
         return None
-    if len(sides) == 3 and NAME.fullmatch(sides[1]):
+    if len(sides) == 3 and NAME.fullmatch(sides[1]) and not all(side.strip().isalpha() for side in sides):
         low, high, ends = sides[0], sides[2], ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
     elif len(sides) == 2 and NAME.fullmatch(sides[1]) and not NAME.fullmatch(sides[0]):
         low, high, ends = sides[0], r"\infty", "()" if signs[0] == "<" else "[)"

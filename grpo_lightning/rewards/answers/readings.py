@@ -73,7 +73,8 @@ _UNIT = r"(?:(?!and\b)[^\d,;=<>+&^\\-]|\^\s*\{?-?\d\}?|\\frac\{[^{}]*\}\{[^{}]*\
 _PART = re.compile(rf"\s*(?:,|and\b|,\s*and\b)?\s*({_NUMBER})\s*({_UNIT})")
 _DOLLARS = re.compile(r"\\\$|^[^$]*(?<!\\)\$\s*[\d.][^$]*$")
 _DEGREES = re.compile(r"°\s*\{?\s*([CF])\s*\}?(?![A-Za-z])|°\s*(celsius|fahrenheit)", re.IGNORECASE)
-_FEET = re.compile(r"(\d+)\s*'\s*(?:(\d+(?:\.\d+)?)\s*(?:\"|'')?)?")
+_FEET = re.compile(r"(\d+)\s*'(?!')\s*(?:(\d+(?:\.\d+)?)\s*(?:\"|'')?)?")
+_INCHES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\"|'')")
 _ARC = re.compile(r"(\d+)\s*°\s*(?:(\d+(?:\.\d+)?)\s*')?\s*(?:(\d+(?:\.\d+)?)\s*(?:\"|''))?")
 _CLOCK = re.compile(
     r"(?:at\s+)?(\d{1,2})(?:\s*[:.]\s*(\d\d))?(?:\s*:\s*(\d\d))?\s*(o'?clock)?\s*"
@@ -82,7 +83,7 @@ _CLOCK = re.compile(
 )
 _RATIO = re.compile(r"(\d+(?:\.\d+)?)((?:\s*:\s*\d+(?:\.\d+)?)+)|(\d+)\s+to\s+(\d+)")
 _RESIDUES = re.compile(
-    r"(?:[A-Za-z]\s*(?:\\equiv|=)\s*)?(-?\d{1,18}(?:\s*(?:,|or|and)\s*-?\d{1,18}){0,20})\s*\(?\s*\\?(?:pmod|bmod|mod|modulo)\s*\{?\s*"
+    r"(?:[A-Za-z]\s*(?:\\equiv|=)\s*)?((?:-|\\pm\s*)?\d{1,18}(?:\s*(?:,|or|and)\s*-?\d{1,18}){0,20})\s*\(?\s*\\?(?:pmod|bmod|mod|modulo)\s*\{?\s*"
     r"(\d{1,18})\s*\}?\s*\)?"
 )
 _BASED = re.compile(r"\(?\s*([0-9A-Za-z]{1,100})\s*\)?\s*_\s*\{?\s*([0-9]{1,2}|[a-z]+)\s*\}?")
@@ -236,6 +237,8 @@ def _residues(text: str) -> Residues | None:
     if match is None or int(match[2]) == 0:
         return None
     written = frozenset(int(part) for part in re.findall(r"-?\d+", match[1]))
+    if "\\pm" in match[1]:
+        written |= {-residue for residue in written}
     modulus = int(match[2])
     return Residues(frozenset(residue % modulus for residue in written), modulus, written)
 
@@ -256,6 +259,7 @@ def _quantity(text: str) -> Quantity | None:
     sign = -1 if text.startswith("-") else 1
     text = _DEGREES.sub(lambda match: " celsius" if (match[1] or match[2])[0] in "Cc" else " fahrenheit", text)
     text = re.sub(r"degrees\s+(?=celsius|fahrenheit)", "", text.removeprefix("-").strip(), flags=re.IGNORECASE)
+    text = _INCHES.sub(r"\1 in", text) if _INCHES.fullmatch(text) else text
     marks = _FEET.fullmatch(text)
     if marks:
         text = f"{marks[1]} ft" + (f" {marks[2]} in" if marks[2] else "")

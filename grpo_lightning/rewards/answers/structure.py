@@ -29,8 +29,12 @@ _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _EMPTY = re.compile(r"\\emptyset|\\\{\s*\\\}")
 _REALS = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?")
 _EXCLUDED = re.compile(r"\\mathbb\s*\{?\s*R\s*\}?\s*(?:\\setminus|\\backslash|-|\\)\s*\\\{([^{}]*)\\\}")
+_UNEQUAL = re.compile(r"[A-Za-z]\s*\\ne(?![a-z])\s*([^=<>\\A-Za-z]+(?:\\frac\{\d+\}\{\d+\})?)")
+_UNEQUAL_AGAIN = re.compile(r"\s*(?:,|⟦and⟧|⟦, and⟧|and)\s*[A-Za-z]\s*\\ne(?![a-z])")
 _SET_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\{?R\}?\s*)?(?:\\mid(?![a-z])|\||:)(.*)\\\}", re.DOTALL)
 _CASES = re.compile(r"(?:\\\{)?\s*\\begin\{(cases|aligned|array)\}(?:\{[lcr| ]*\})?([^&]*)\\end\{\1\}", re.DOTALL)
+_OR = re.compile(r"⟦\s*,?\s*or\s*⟧|\\(?:lor|vee)(?![A-Za-z])|(?<=[\d\s])or(?=\s)")
+_SIGN = re.compile(r"[<>]|\\[lg]e(?![a-z])")
 _AND = re.compile(r"\s*(?:⟦\s*,?\s*and\s*⟧|\\(?:land|wedge)(?![A-Za-z])|(?<=[\d\s,}\])])and(?=\s))\s*")
 _POINT = re.compile(r"[A-Z]'?\s*(?=\(.*\)$)")
 
@@ -45,7 +49,10 @@ def parse_shape(text: str, depth: int = 0) -> Shape:
         return special
     parts = _split(_SEPARATOR_WORDS.sub(" , ", text), ",;")
     if 1 < len(parts) <= MOST_ITEMS:
-        return Group("list", _items(_named_once(parts), depth))
+        items = _items(_named_once(parts), depth)
+        # "x < 1 or x > 3" is one set of numbers; "x > 1, x < 3" may be meant together and stays a list.
+        together = _OR.search(text) and len(items) == len(parts) and all(_SIGN.search(part) for part in parts)
+        return Group("union" if together and all(isinstance(item, Group) for item in items) else "list", items)
     matrix = _MATRIX.fullmatch(text) or _MATRIX.fullmatch(text[1:-1].strip())  # \\left( \\begin{array} ... \\right)
     if matrix:
         return _matrix(matrix.group(2), depth)
@@ -55,24 +62,36 @@ def parse_shape(text: str, depth: int = 0) -> Shape:
     pieces = _split(text, [r"\cup"])
     if len(pieces) > 1:
         return Group("union", _items(pieces, depth))
-    return _bracketed(text, depth) or _signs_expanded(text) or in_components(text) or Value(text)
+    return (
+        _signed_point(text, depth)
+        or _bracketed(text, depth)
+        or _signs_expanded(text)
+        or in_components(text)
+        or Value(text)
+    )
+
+
+_WORDS: dict[str | None, Shape] = {
+    "no solution": Group("set", ()),
+    "all real numbers": ALL_REALS,
+    "nonnegative": Group("[)", (Value("0"), Value(r"\infty"))),
+    "positive": Group("tuple", (Value("0"), Value(r"\infty"))),
+    "negative": Group("tuple", (Value(r"-\infty"), Value("0"))),
+    "infinity": Value(r"\infty"),
+    "negative infinity": Value(r"-\infty"),
+}
 
 
 def _special(text: str, depth: int) -> Shape | None:
     """Empty set, all real numbers, infinity in words, ``\\{x \\mid ...\\}``, systems, two bounds joined by "and"."""
     word = as_word(text)
-    if word in ("no solution", "all real numbers", "infinity", "negative infinity"):
-        return {
-            "no solution": Group("set", ()),
-            "all real numbers": ALL_REALS,
-            "infinity": Value(r"\infty"),
-            "negative infinity": Value(r"-\infty"),
-        }[word]
+    if word in _WORDS:
+        return _WORDS[word]
     if _EMPTY.fullmatch(text):
         return Group("set", ())
     if _REALS.fullmatch(text):
         return ALL_REALS
-    excluded = _EXCLUDED.fullmatch(text)
+    excluded = _EXCLUDED.fullmatch(text) or _UNEQUAL.fullmatch(_UNEQUAL_AGAIN.sub(",", text))
     if excluded:
         return all_but(excluded[1])
     condition = _SET_BUILDER.fullmatch(text)
@@ -176,7 +195,10 @@ def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape
         return found
     if all(sign in (">", r"\ge") for sign in signs):
         sides, signs = sides[::-1], [FLIPPED[sign] for sign in reversed(signs)]
-        text = "".join(side + sign + " " for side, sign in zip(sides, [*signs, ""], strict=True)).strip()
+        text = "".join(
+            side + sign
+            for side, sign in zip(sides, [s.ljust(len(s) + (len(s) > 1)) for s in [*signs, ""]], strict=True)
+        )
     return Relation(text, tuple(sides), tuple(signs))
 
 
@@ -194,6 +216,14 @@ def _bracketed(text: str, depth: int) -> Shape | None:
     ends = text[0] + text[-1]
     kind = "tuple" if ends == "()" or (len(parts) > 2 and ends == "[]") else ends
     return Group(kind, _items(parts, depth))
+
+
+def _signed_point(text: str, depth: int) -> Shape | None:
+    """``(\\pm 2,3)`` as the list of its two points."""
+    if text[:1] != "(" or text.count(r"\pm") != 1 or _matching(text, 0) != len(text) - 1 or "," not in text:
+        return None
+    both = [parse_shape(re.sub(r"\\pm\s*", sign, text), depth + 1) for sign in ("", "-")]
+    return Group("list", tuple(both)) if r"+\pm" not in text else None
 
 
 def _signs_expanded(text: str) -> Group | None:

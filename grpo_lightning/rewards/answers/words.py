@@ -27,6 +27,9 @@ _SAME = {
     "undefined": r"undefined|dne|d\.n\.e|(?:limit )?does not exist|doesn't exist|not defined|nonexistent",
     "all real numbers": r"(?:all|any|every) reals?(?: numbers?| values?)?(?: x)?|(?:all|any) (?:x|values?)"
     r"|reals?(?: numbers)?|the set of (?:all )?real numbers",
+    "nonnegative": r"(?:all )?non-?negative (?:real )?(?:numbers|reals)",
+    "positive": r"(?:all )?positive (?:real numbers|reals)",
+    "negative": r"(?:all )?negative (?:real numbers|reals)",
     "infinity": r"(?:positive )?infinity|infinite",
     "negative infinity": r"(?:negative|minus) infinity",
     "infinitely many solutions": r"(?:there are )?infinitely many(?: (?:real )?solutions?)?|infinite solutions",
