@@ -174,9 +174,9 @@ def _serve(job: dict[str, Any], channel: socket.socket) -> None:
     """One completion, in a fork of its own: confine it, then run its cases until the trainer ends it or is gone."""
     try:
         if job["name_spaces"]:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             enter_name_spaces(channel, job["folder"])
         else:
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the finally-clauses clear up
             prctl(DEATH_SIGNAL, signal.SIGTERM)
             prctl(SUBREAPER, 1)
         prctl(DUMPABLE, 0)  # its memory and files are not for the solution to look at
@@ -191,12 +191,18 @@ def _serve(job: dict[str, Any], channel: socket.socket) -> None:
     send(channel, {"ended": True})
 
 
+def _ended(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)  # the finally-clauses clear up
+
+
 def main() -> None:
     """Fork a process for each completion, one after the other, until the trainer closes its end or is gone.
 
     Forks of this small process take a millisecond or two, where a new interpreter takes twenty.
     """
     channel = socket.socket(fileno=0)
+    signal.signal(signal.SIGTERM, _ended)
     prctl(DEATH_SIGNAL, signal.SIGTERM)
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -210,4 +216,20 @@ def main() -> None:
                         _serve(job, channel)
                 finally:
                     os._exit(0)
-            os.waitpid(pid, 0)
+            try:
+                os.waitpid(pid, 0)
+            except SystemExit:  # the trainer is gone, and cannot remove the folder
+                os.kill(pid, signal.SIGTERM)
+                os.waitpid(pid, 0)
+                _remove(job["folder"])
+                raise
+
+
+def _remove(folder: str) -> None:
+    for place, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            with contextlib.suppress(OSError):
+                path = os.path.join(place, name)
+                os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
