@@ -63,6 +63,8 @@ def _prompt(text: str, **columns: Any) -> Prompt:
 class Scripted:
     """A reward that gives the scores it was made with, in order, and keeps what it was shown."""
 
+    inline = True
+
     def __init__(self, *scores: float | None, name: str = "scripted") -> None:
         self.scores = list(scores)
         self.__name__ = name
