@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import reprlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,12 @@ def _number(name: str, row: int, score: Any) -> float:
         score = score.item()
     if not isinstance(score, numbers.Real):
         raise UserError(
-            f"reward {name} returned {score!r} for row {row}: return a number, or None if it does not apply"
+            f"reward {name} returned {reprlib.repr(score)} for row {row}: return a number, or None if it does not apply"
         )
-    if not math.isfinite(score):
-        raise UserError(f"reward {name} returned {score} for row {row}: return a finite number, or None")
-    return float(score)
+    try:
+        number = float(score)
+    except OverflowError:  # a whole number of more than 308 digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise UserError(f"reward {name} returned {number} for row {row}: return a finite number, or None")
+    return number
