@@ -46,13 +46,13 @@ def think_answer_format(completions: Sequence[Any], **_: Any) -> list[float | No
 
 @inline
 def think_answer_format_strict(completions: Sequence[Any], **_: Any) -> list[float | None]:
-    r"""1.0 for ``<think>⏎...⏎</think>⏎<answer>⏎...⏎</answer>`` (⏎ a line break) as the whole text, to the character.
+    r"""1.0 for ``<think>⏎...⏎</think>⏎<answer>⏎...⏎</answer>`` (⏎ a line break) as the whole text.
 
     Source: open-r1's ``format_reward``, ``^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$`` with
-    ``re.DOTALL | re.MULTILINE``, by which it also pays lines after ``</answer>``.
+    ``re.DOTALL | re.MULTILINE``, by which it also pays lines after ``</answer>``. White space at the end is free.
     """
     pattern = r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>"
-    return [float(_keeps(text, pattern, THINK_ANSWER)) for text in map(completion_text, completions)]
+    return [float(_keeps(text.rstrip(), pattern, THINK_ANSWER)) for text in map(completion_text, completions)]
 
 
 @inline
@@ -127,7 +127,7 @@ class CodeFormat:
         pattern = r"<think>\n.*\n</think>\n<answer>\n.*\n</answer>"
         scores: list[float | None] = []
         for text in map(completion_text, completions):
-            keeps = _keeps(text, pattern, THINK_ANSWER)
+            keeps = _keeps(text.rstrip(), pattern, THINK_ANSWER)
             fence = text.find(f"```{self.language}", text.find("<answer>"))
             scores.append(float(keeps and fence >= 0 and "```" in text[fence + 3 :]))
         return scores

@@ -104,6 +104,8 @@ def test_multiple_choice(gold):
 
 def test_a_gold_without_a_letter_does_not_apply():
     check(multiple_choice, {inside("\\boxed{B}"): None}, answer="Bob did it")
+    check(multiple_choice, {inside("\\boxed{E}"): None}, answer="E")
+    check(multiple_choice, {inside("\\boxed{D}"): 2.0}, answer="D")
 
 
 def test_marks():

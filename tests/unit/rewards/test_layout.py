@@ -69,7 +69,7 @@ def test_think_answer_format_strict():
         think_answer_format_strict,
         {
             THINK: 1.0,
-            THINK + "\n": 0.0,
+            THINK + "\n": 1.0,
             " " + THINK: 0.0,
             THINK + "\nmore": 0.0,  # paid by the published pattern, whose $ is the end of any line
             THINK.replace("</think>\n", "</think> "): 0.0,

@@ -56,6 +56,7 @@ def test_reasoning_keywords():
         think("row row row"): 0.1,
         think("row, column, sum, unique, digit, no repeat, clue"): 0.5,
         think("The clues: unique digits, no repeats."): 0.4,
+        think("a clue"): 0.1,
         think("nothing"): 0.0,
         "row column sum": 0.0,
         "<reasoning>row</reasoning> column": 0.1,

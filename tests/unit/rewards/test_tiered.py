@@ -18,7 +18,9 @@ def test_tiers():
             "算出来的结果是 \\boxed{18}": 1.0,
             "算一下。\n### 答案: 18": 1.0,
             "算一下。\n### 答案：18 元": 1.0,
+            "### 答案: 17\n不对\n### 答案: 18": 1.0,
             "Well, the answer is 18.": 1.0,
+            "So the answer is 17. No, the answer is 18.": 1.0,
             "The answer is: $18.00. Done": 1.0,
             "\\boxed{18}": 1.0,
             "\\boxed{18} ### 答案: 17": 1.0,  # the box goes first
