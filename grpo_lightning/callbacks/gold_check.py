@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.runner import RewardScorer
-from grpo_lightning.types import Completion, Prompt, RewardFunction
+from grpo_lightning.types import Completion, Prompt
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ ENOUGH = 0.99
 """Share of golds that must earn the reward's best."""
 MOST_SOLUTIONS = 500
 """Rows whose solution is checked: each may be a program that is run."""
-CALL_ROWS = 256
+CALL_ROWS = 64
 """Rows of one call, so that a reward's time limit is not spent on a whole data set."""
 NAMED_IN_ERROR, NAMED_IN_WARNING = 5, 20
 ROUNDING = 1e-9
@@ -54,13 +54,13 @@ class Refused:
 
 
 def check_all_golds(
-    data: PromptDataModule, rewards: Sequence[RewardFunction], *, most: int, evaluates: bool, trainer_state: Any = None
+    data: PromptDataModule, scorer: RewardScorer, *, most: int, evaluates: bool, trainer_state: Any = None
 ) -> None:
     """Every correctness reward on the golds that it will judge; see ``GoldCheck``.
 
     Args:
         data: set up, with its tokenizer.
-        rewards: of the training prompts.
+        scorer: of the training prompts' completions.
         most: rows looked at for each reward, spread evenly; 0 for none.
         evaluates: the rules of the evaluation sources will be used too.
         trainer_state: handed to the rewards.
@@ -70,11 +70,12 @@ def check_all_golds(
     """
     answer_format = data.template.answer_format
     check = GoldCheck(answer_format, tokenizer=data.tokenizer, most=most, trainer_state=trainer_state)
-    for name, reward in zip(RewardScorer(rewards).names, rewards, strict=True):
-        check.check(reward, data.train_prompts or [], what=f"--rollout.rewards {name}")
+    for name, reward in zip(scorer.names, scorer.rewards, strict=True):
+        if hasattr(reward, "best"):
+            check.check(scorer.alone(name), data.train_prompts or [], what=f"--rollout.rewards {name}")
     for source, prompts in zip(data.eval_sources, data.eval_prompts or [], strict=False) if evaluates else []:
-        (name,) = RewardScorer([source.correctness]).names
-        check.check(source.correctness, prompts, what=f"--data.eval_sources {source.name}, {name}")
+        rule = RewardScorer([source.correctness])
+        check.check(rule, prompts, what=f"--data.eval_sources {source.name}, {rule.names[0]}")
 
 
 class GoldCheck:
@@ -99,17 +100,18 @@ class GoldCheck:
         self.most = most
         self.trainer_state = trainer_state
 
-    def check(self, reward: RewardFunction, prompts: Sequence[Prompt], *, what: str) -> None:
+    def check(self, scorer: RewardScorer, prompts: Sequence[Prompt], *, what: str) -> None:
         """Look at one reward and one data set.
 
         Args:
-            reward: passed over if it is not marked with ``rewards.best``.
+            scorer: of one reward, which is passed over if it is not marked with ``rewards.best``.
             prompts: of one source, the same on all ranks.
             what: option and name of the reward, for messages: ``"--rollout.rewards math_accuracy"``.
 
         Raises:
             UserError: naming reward, share and rows.
         """
+        (reward,) = scorer.rewards
         best = getattr(reward, "best", None)
         if best is None or not self.most or not prompts:
             return
@@ -122,13 +124,13 @@ class GoldCheck:
             return
         chosen = spread(prompts, most)
         allowed = len(chosen) - math.ceil(ENOUGH * len(chosen))
-        scorer = RewardScorer([reward])
         checked, refused = 0, []
+        order: list[int] = []
         mine = chosen[ranks.rank() :: ranks.world_size()]
         for start in range(0, len(mine), CALL_ROWS):
             some = mine[start : start + CALL_ROWS]
             checked += len(some)
-            for prompt, score in zip(some, self._scores(scorer, some, best, column), strict=True):
+            for prompt, score in zip(some, self._scores(scorer, some, best, column, order), strict=True):
                 if not score >= best - ROUNDING:
                     refused.append(Refused(row=prompt.row, gold=str(prompt.columns.get(column)), score=score))
             if len(refused) > allowed:  # the verdict stands, and the rest may take long
@@ -137,19 +139,34 @@ class GoldCheck:
         refused = sorted(ranks.gather_objects(refused), key=lambda one: one.row)
         _tell(what, prompts[0].source, refused, checked=checked, allowed=allowed, best=best)
 
-    def _scores(self, scorer: RewardScorer, prompts: Sequence[Prompt], best: float, column: str) -> list[float]:
-        """The highest score of each gold's layouts; a further layout is tried only where none was right before."""
+    def _scores(
+        self, scorer: RewardScorer, prompts: Sequence[Prompt], best: float, column: str, order: list[int]
+    ) -> list[float]:
+        """The highest score of each gold's layouts; a further layout is tried only where none was right before.
+
+        Args:
+            scorer: of the one reward.
+            prompts: with the golds.
+            best: what a right answer earns.
+            column: that holds the golds.
+            order: in which layouts are tried, by number; the one that was right comes first from now on.
+        """
         replies = [_replies(prompt, self.answer_format, column) for prompt in prompts]
         scores = [math.nan] * len(prompts)
-        left = list(range(len(prompts)))
-        while left:
-            tried = [(row, reply) for row in left if (reply := next(replies[row], None)) is not None]
-            asked = [prompts[row] for row, _ in tried]
-            written = [[self._completion(prompts[row].prefill, reply)] for row, reply in tried]
-            given = scorer.score(asked, written, trainer_state=self.trainer_state).total if tried else []
-            for (row, _), (score,) in zip(tried, given, strict=True):
+        order += range(len(order), max(map(len, replies)))
+        for number in list(order):
+            left = [row for row, score in enumerate(scores) if not score >= best - ROUNDING]
+            left = [row for row in left if number < len(replies[row])]
+            if not left:
+                continue
+            written = [[self._completion(prompts[row].prefill, replies[row][number])] for row in left]
+            asked = [prompts[row] for row in left]
+            given = scorer.score(asked, written, trainer_state=self.trainer_state).total
+            for row, (score,) in zip(left, given, strict=True):
                 scores[row] = score if math.isnan(scores[row]) else max(scores[row], score)
-            left = [row for row, _ in tried if not scores[row] >= best - ROUNDING]
+            if any(scores[row] >= best - ROUNDING for row in left):
+                order.remove(number)
+                order.insert(0, number)
         return scores
 
     def _completion(self, prefill: str, reply: str) -> Completion:
@@ -185,29 +202,25 @@ def _named(refused: list[Refused], most: int) -> str:
     return f"{names} and {len(refused) - most} more" if len(refused) > most else names
 
 
-def _replies(prompt: Prompt, asked: AnswerFormat, column: str) -> Iterator[str]:
+def _replies(prompt: Prompt, asked: AnswerFormat, column: str) -> list[str]:
     """Right replies, the likeliest first. A row without a gold has none."""
     answer, solution = (prompt.columns.get(name) for name in ("answer", "solution"))
     solution = solution if isinstance(solution, str) and solution.strip() else None
     golds = [] if answer is None or not str(answer).strip() else [str(answer)]
     if column == "solution" and solution:
         golds = [f"```python\n{solution}\n```", solution, *golds]
-    if not golds:
-        return
-    yield from _layouts(asked, golds, solution)
+    formats = [asked]
     if asked is ANSWER_FORMATS["none"]:
         # The prompt leaves the layout open, or asks in words of its own: whatever the reward looks for is right.
-        if solution:
-            yield solution
-        for other in ANSWER_FORMATS.values():
-            yield from _layouts(other, golds, solution)
-
-
-def _layouts(asked: AnswerFormat, golds: Sequence[str], solution: str | None) -> Iterator[str]:
-    """Each gold alone, and behind its work."""
-    for gold in golds:
-        yield asked.show(gold)
-        yield asked.show(gold, WORK if solution is None or solution in gold else solution)
+        formats += ANSWER_FORMATS.values()
+    replies = []
+    for answer_format in formats:
+        for gold in golds:
+            work = WORK if solution is None or solution in gold else solution
+            replies += [answer_format.show(gold), answer_format.show(gold, work)]
+    if golds and solution and asked is ANSWER_FORMATS["none"]:
+        replies.append(solution)
+    return replies
 
 
 def _continuation(prefill: str, reply: str) -> str:

@@ -147,7 +147,8 @@ class RolloutCallback(L.Callback):
             completion = self.sampling.max_completion_length
             self.sampler.allow_length(trainer, pl_module, completion, flag="--rollout.max_completion_length")
             data, evaluates, state = trainer.datamodule, self.will_evaluate(trainer), trainer_state(trainer)
-            check_all_golds(data, self.rewards, most=self.check_golds, evaluates=evaluates, trainer_state=state)
+            scorer = self._collector.scorer
+            check_all_golds(data, scorer, most=self.check_golds, evaluates=evaluates, trainer_state=state)
         if self.will_evaluate(trainer):
             kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
             limit = getattr(trainer, f"limit_{kind}_batches")

@@ -98,6 +98,15 @@ class RewardScorer:
             memory_limit_gib=reward_memory_limit_gib,
         )
 
+    def alone(self, name: str) -> RewardScorer:
+        """A scorer of that one reward, unweighted, under the same limits."""
+        return RewardScorer(
+            [self.rewards[self.names.index(name)]],
+            reward_time_limit=self._caller.time_limit,
+            reward_on_timeout=self._caller.on_timeout,
+            reward_memory_limit_gib=self._caller.memory_limit / (1 << 30),
+        )
+
     def require_columns(self, columns: Iterable[str]) -> None:
         """Find before the first rollout what ``score`` would find after it.
 

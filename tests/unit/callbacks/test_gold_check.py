@@ -18,7 +18,7 @@ from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormatName
 from grpo_lightning.data.arithmetic import RunningTotals, running_total_accuracy
 from grpo_lightning.data.gsm8k import split_answer
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards import best, gsm8k_accuracy, inline, math_accuracy
+from grpo_lightning.rewards import RewardScorer, best, gsm8k_accuracy, inline, math_accuracy
 from grpo_lightning.types import Prompt
 from tests.unit.data.character_tokenizer import letters
 
@@ -68,7 +68,8 @@ def prompts(golds: list[Any], *, prefill: str = "", **columns: Any) -> list[Prom
 
 
 def check(reward: Any, rows: list[Prompt], asked: AnswerFormatName, *, most: int = 1000) -> None:
-    GoldCheck(ANSWER_FORMATS[asked], tokenizer=TOKENIZER, most=most).check(reward, rows, what="--rollout.rewards found")
+    checker = GoldCheck(ANSWER_FORMATS[asked], tokenizer=TOKENIZER, most=most)
+    checker.check(RewardScorer([reward]), rows, what="--rollout.rewards found")
 
 
 def test_the_asked_for_layout_is_tried_first_and_is_enough() -> None:
@@ -129,7 +130,7 @@ def test_one_percent_may_fail_and_is_named(caplog: pytest.LogCaptureFixture) -> 
         "row 160 'a b' (0)"
     )
     golds[4] = ""
-    with pytest.raises(UserError, match=r"3 of 200 golds .*\(1\.5%\).* row 13 '\?' \(unreadable\), row 14 ''"):
+    with pytest.raises(UserError, match=r"3 of 192 golds .*\(1\.6%\).* row 13 '\?' \(unreadable\), row 14 ''"):
         check(Reward(TAGS), prompts(golds), "think_answer")
 
 
@@ -147,7 +148,7 @@ def test_a_missing_gold_is_never_right() -> None:
 
 def test_of_many_bad_rows_five_are_named_and_the_rest_is_not_waited_for() -> None:
     reward = Reward(HASHES)
-    with pytest.raises(UserError, match=r"256 of 256 golds .* row 10 .* row 14 '4' \(0\) and 251 more; mend"):
+    with pytest.raises(UserError, match=r"64 of 64 golds .* row 10 .* row 14 '4' \(0\) and 59 more; mend"):
         check(reward, prompts([str(number) for number in range(2000)]), "boxed", most=2000)
 
 
@@ -229,12 +230,12 @@ def data(asked: AnswerFormatName, train: list[Prompt], eval_prompts: list[Prompt
 def test_rewards_and_rules_of_evaluation_are_all_looked_at() -> None:
     fits, fails = Reward(TAGS), Reward(HASHES)
     given = data("think_answer", prompts(["5"]), prompts(["6"]), fails)
-    check_all_golds(given, [fits], most=10, evaluates=False)
+    check_all_golds(given, RewardScorer([fits]), most=10, evaluates=False)
     assert fails.seen == []
     with pytest.raises(UserError, match=r"^--data\.eval_sources held_out, found: 1 of 1 golds of sums"):
-        check_all_golds(given, [fits], most=10, evaluates=True)
+        check_all_golds(given, RewardScorer([fits]), most=10, evaluates=True)
     with pytest.raises(UserError, match=r"^--rollout\.rewards found_2: 1 of 1"):
-        check_all_golds(given, [fits, fails], most=10, evaluates=False)
+        check_all_golds(given, RewardScorer([fits, fails], reward_weights=[0.0, 9.0]), most=10, evaluates=False)
 
 
 def real(reward: Any, mark: float = 1.0) -> Any:
@@ -248,7 +249,7 @@ def test_the_embedded_task_accepts_its_own_golds() -> None:
     own = [Prompt(token_ids=[1], text="Q", columns=row, source="t", row=n) for n, row in enumerate(rows)]
     check(real(running_total_accuracy), own, "none")
     check(real(running_total_accuracy), own, "hashes")
-    with pytest.raises(UserError, match="256 of 256"):
+    with pytest.raises(UserError, match="64 of 64"):
         check(real(running_total_accuracy), own, "boxed")
 
 
