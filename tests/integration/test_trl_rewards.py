@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
@@ -17,14 +18,23 @@ pytestmark = pytest.mark.integration
 TRL = "tests.integration.trl_rewards"
 
 
-def test_plain_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What ``reward_digits`` is called with, which a worker process would keep for itself."""
+    monkeypatch.setattr(trl_rewards.reward_digits, "inline", True, raising=False)
     trl_rewards.SEEN.clear()
+    return trl_rewards.SEEN
+
+
+def test_plain_prompts(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: list[dict[str, Any]]
+) -> None:
     names = ["reward_len", "reward_digits", "reward_some", "reward_async"]
     config = grpo(tiny, tmp_path / "run", samples__every_n_rollouts=1)
     config["rollout"] |= {"rewards": [f"{TRL}.{name}" for name in names], "reward_weights": [1.0, 0.5, 2.0, 1.0]}
     fit(capsys, config)
 
-    first, second = trl_rewards.SEEN
+    first, second = seen
     assert (first["step"], second["step"]) == (0, 1)
     assert {"solution", "direct", "question"} <= set(first["others"])
     assert {len(first[key]) for key in ("prompts", "completions", "completion_ids", "answer")} == {16}
@@ -34,7 +44,7 @@ def test_plain_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     for ids, text in zip(first["completion_ids"], first["completions"], strict=True):
         assert tokenizer.decode([i for i in ids if i != tokenizer.eos_token_id]) == text
 
-    for number, call in enumerate(trl_rewards.SEEN):
+    for number, call in enumerate(seen):
         lines = records(tmp_path / "run" / "samples" / f"rollout_{number + 1:06d}.jsonl")
         assert [line["completion"] for line in lines] == call["completions"]
         assert [line["golden_answer"] for line in lines] == call["answer"]
@@ -54,9 +64,10 @@ def test_plain_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         assert float(row["reward"]) == pytest.approx(sum(totals) / 16)
 
 
-def test_chat_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chat_prompts(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: list[dict[str, Any]]
+) -> None:
     """Prompts and completions come as messages."""
-    trl_rewards.SEEN.clear()
     chat = tmp_path / "chat"
     chat.mkdir()
     for file in tiny.iterdir():
@@ -70,7 +81,7 @@ def test_chat_prompts(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     config = grpo(chat, tmp_path / "run", data__source=jsonl(questions))
     config["rollout"]["rewards"] = [f"{TRL}.reward_digits"]
     fit(capsys, config)
-    call = trl_rewards.SEEN[0]
+    call = seen[0]
     assert call["prompts"][0][-1]["role"] == "user"
     assert call["prompts"][0][-1]["content"].startswith(("Tom", "Ann", "Ben", "Eva", "Max", "Mia", "Sam", "Zoe"))
     assert all([m["role"] for m in completion] == ["assistant"] for completion in call["completions"])
