@@ -59,11 +59,11 @@ def test_an_overlay_sets_the_published_values_and_nothing_else(name: str, parser
         alone, together = resolved(parser, base(recipe)), resolved(parser, base(recipe), overlay(name))
         changed = {key for key in alone.keys() | together.keys() if alone.get(key) != together.get(key)}
         assert {key for key in changed if not key.startswith(("rollout.reward", "rollout.normalize_each"))} == set()
-        rewards = {key: value for key, value in together.items() if key.startswith("rollout.reward")}
         wanted = flat(SETS[name])
-        assert {key: rewards.get(key, together.get(key)) for key in wanted} == wanted
-        # Nothing of the recipe's own set is left.
-        assert rewards.keys() == {key for key in wanted if key.startswith("rollout.reward")}
+        assert {key: together.get(key, "absent") for key in wanted} == wanted
+        # Nothing of the recipe's own list is left.
+        listed = {key for key in together if key.startswith("rollout.rewards")}
+        assert listed == {key for key in wanted if key.startswith("rollout.rewards")}
 
 
 @pytest.mark.parametrize("recipe", OF_RECIPE)
