@@ -175,3 +175,11 @@ async def raises_late(completions: list[Any], **_: Any) -> list[float]:
     if _any_bad(completions):
         raise ValueError("late")
     return _lengths(completions)
+
+
+def uses_torch(completions: list[Any], **_: Any) -> Any:
+    """Not bad, only large."""
+    import torch
+    import transformers  # noqa: F401
+
+    return torch.nn.functional.one_hot(torch.tensor(0), len(completions)).float()

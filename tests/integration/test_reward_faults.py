@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -202,6 +204,22 @@ def test_garbage_is_refused(kind: str, message: str) -> None:
         score(bad_rewards.garbage, kind=kind)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+def test_what_another_process_cannot_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("only_here")
+    exec("def reward(completions): return [0.0] * 4", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(
+        UserError, match=r"^reward reward: .* ModuleNotFoundError: No module named 'only_here'; mark it"
+    ):
+        score(module.reward)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"^reward garbage: what it is given cannot be sent .*lambda.*; mark it with @"):
+        score(bad_rewards.garbage, kind=lambda: 0)
+
+
+def test_a_worker_may_import_what_is_large() -> None:
+    assert score(bad_rewards.uses_torch, reward_time_limit=60.0).total == [[1.0, 0.0, 0.0, 0.0]]
 
 
 def test_no_alarm_is_touched() -> None:

@@ -59,6 +59,37 @@ def test_a_function_that_workers_cannot_import_is_refused(pool):
         pool.run(lambda: 1, [()])
 
 
+def test_one_worker_serves_all_calls_that_ask_for_one(pool):
+    pids = {pool.run(os.getpid, [()], workers=1)[0].value for _ in range(3)}
+    assert len(pids) == 1
+    pool.run(time.sleep, [(0.1,)] * 4)
+    assert pool.run(os.getpid, [()], workers=1)[0].value in pids
+    assert _children_of(pool._process.pid) == 1
+    os.kill(pids.pop(), signal.SIGKILL)  # as the kernel does where memory is short
+    assert pool.run(operator.add, [(1, 2)], workers=1)[0].value == 3
+
+
+def test_nothing_goes_on_after_nothing_but_failures(pool):
+    outcomes = pool.run(os._exit, [(0,)] * 9, give_up=3)
+    failures = [outcome.failure for outcome in outcomes]
+    assert failures.count("crash") in (3, 4)  # two at a time
+    assert failures.count("skipped") == 9 - failures.count("crash")
+    outcomes = pool.run(_exit_if_odd, [(n,) for n in (0, 1, 3, 5, 7, 9)], give_up=2, workers=1)
+    assert [outcome.failure for outcome in outcomes] == [None] + ["crash"] * 5
+
+
+def test_an_answer_runs_no_code_here(pool):
+    outcome = pool.run(complex, [(1, 2)])[0]  # pickled as a call
+    assert (outcome.value, outcome.failure, outcome.detail) == (None, "error", "builtins.complex is no plain value")
+
+
+def test_a_warm_up_that_fails_is_told_and_tried_again(pool):
+    for _ in range(2):
+        with pytest.raises(UserError, match="cannot import what it needs: ZeroDivisionError: division by zero"):
+            pool.run(operator.add, [(1, 2)], warm_up=_broken_warm_up)
+    assert pool.run(operator.add, [(1, 2)])[0].value == 3
+
+
 def test_any_thread_may_call_and_no_signal_is_used(pool):
     handler = signal.getsignal(signal.SIGALRM)
     results = {}
@@ -135,13 +166,22 @@ def test_hostile_answers_score_zero_in_time(monkeypatch):
     run = pool.run
     monkeypatch.setattr(accuracy.SHARED_POOL, "run", lambda *a, **k: run(*a, **k, time_limit=limit))
     math_accuracy([r"\boxed{\sqrt{4}}"], ["2"])  # the first call starts the processes
-    completions = [HOSTILE[i // 8] if i % 8 == 0 else rf"\boxed{{\sqrt{{{(i % 8) ** 2}}}}}" for i in range(64)]
+    completions = [HOSTILE[i // 32] if i % 32 == 0 else rf"\boxed{{\sqrt{{{(i % 8) ** 2}}}}}" for i in range(256)]
     start = time.monotonic()
-    scores = math_accuracy(completions, ["7"] * 64)
+    scores = math_accuracy(completions, ["7"] * 256)
     elapsed = time.monotonic() - start
     pool.close()
-    assert scores == [1.0 if i % 8 == 7 else 0.0 for i in range(64)]
+    assert scores == [1.0 if i % 8 == 7 else 0.0 for i in range(256)]
     assert elapsed < limit * 8 / 2 + 5
+
+
+def _exit_if_odd(number):
+    if number % 2:
+        os._exit(0)
+
+
+def _broken_warm_up():
+    return 1 / 0
 
 
 def _heavy_modules():
