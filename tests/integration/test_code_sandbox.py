@@ -5,6 +5,7 @@ Each test that matters runs with name spaces, where the system allows them, and 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpo_lightning.rewards import CodeTests
 from grpo_lightning.rewards.code import runs
+from tests.integration.command_line import grpo, jsonl, records, rows, run, written
+from tests.integration.two_ranks import LIGHTNING, Run
 
 pytestmark = pytest.mark.integration
 
@@ -266,7 +270,7 @@ def f(x): time.sleep(60)""",
 @pytest.mark.parametrize("hog", HOGS)
 def test_hogs_get_nothing_and_end(hog, confined):
     start = time.monotonic()
-    assert score(HOGS[hog], time_limit=1.5, total_limit=3.0) == 0.0
+    assert score(HOGS[hog], DOUBLE[:1], time_limit=1.5) == 0.0
     assert time.monotonic() - start < 15
 
 
@@ -415,7 +419,7 @@ time.sleep(300)
 ''' % sys.argv[3]
 reward = CodeTests(time_limit=200.0, total_limit=200.0, workers=2)
 def interrupt():
-    time.sleep(3)
+    sys.stdin.readline()
     os.kill(os.getpid(), signal.SIGKILL if sys.argv[2] == "kill" else signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()
 reward(["```python\\n" + code + "\\n```"] * 2, tests=["assert f()"] * 2)
@@ -429,7 +433,9 @@ def test_no_process_outlives_the_trainer(mode, ending, tmp_path):
     mark = f"outlives-{os.getpid()}-{time.monotonic_ns()}"
     trainer = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, mode, ending, mark],
+        stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         start_new_session=True,
     )
@@ -437,7 +443,8 @@ def test_no_process_outlives_the_trainer(mode, ending, tmp_path):
     while len(left_behind(f"time.sleep(300) {mark}")) < 2 and trainer.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(left_behind(f"time.sleep(300) {mark}")) == 2
-    assert trainer.wait(30) == (-signal.SIGKILL if ending == "kill" else -signal.SIGINT)
+    trainer.communicate("now\n", timeout=30)
+    assert trainer.returncode == (-signal.SIGKILL if ending == "kill" else -signal.SIGINT)
     assert gone(mark)
     deadline = time.monotonic() + 5
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
@@ -452,19 +459,48 @@ def test_a_sandbox_that_cannot_start_is_an_error(monkeypatch):
         score("def f(x): return 2 * x")
 
 
-def test_two_processes_at_once():
-    program = (
-        "from grpo_lightning.rewards import CodeTests\n"
-        "text = '```python\\ndef f(x): return 2 * x\\n```'\n"
-        "print(CodeTests()([text] * 8, tests=[['assert f(1) == 2', 'assert f(2) == 5']] * 8))"
+class OfSolutions(CodeTests):
+    """Judges the rows' own solutions, whatever the model wrote."""
+
+    def __call__(self, completions: Any, *, solution: Any = (), **columns: Any) -> list[float | None]:
+        return super().__call__([block(code) for code in solution], **columns)
+
+
+def configured(tiny: Path, folder: Path, solutions: list[str], reward: str, **changes: Any) -> dict[str, Any]:
+    table = [{"question": "Tom has 7 apples. How many?", "solution": s, "tests": DOUBLE} for s in solutions]
+    (folder / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in table), "utf-8")
+    settings = {"class_path": reward, "init_args": {"time_limit": 20.0}}
+    data = {
+        "data__source": jsonl(folder / "rows.jsonl", answer_column="solution"),
+        "data__shuffle": False,
+        "data__eval_sources": [],
+    }
+    return grpo(tiny, folder / "run", rollout__rewards=[settings], **data, **changes)
+
+
+def test_training_on_two_ranks(tiny: Path, tmp_path: Path) -> None:
+    solutions = ["def f(x): return 2 * x", "def f(x): return 4", "def f(x): return x", "while True: pass"]
+    reward = "tests.integration.test_code_sandbox.OfSolutions"
+    changes = {"rollout__check_golds": 0, "samples__every_n_rollouts": 1, "trainer__max_steps": 1}
+    config = configured(tiny, tmp_path, solutions, reward, trainer__strategy="ddp", **changes)
+    config["rollout"]["rewards"][0]["init_args"] |= {"time_limit": 2.0}
+    ending = Run(LIGHTNING, "fit", "--config", written(config, tmp_path / "c.yaml"), folder=tmp_path).end(timeout=200)
+    assert (ending.code, ending.orphans) == (0, []), ending.err
+    lines = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
+    assert [line["reward"] for line in lines] == [1.0] * 4 + [0.25] * 4 + [0.0] * 8
+    assert float(rows(tmp_path / "run")[0]["rewards/OfSolutions/timeouts"]) == 4
+    assert gone(runs.START.strip()[:40], 1.0)
+
+
+def test_solutions_are_run_before_training(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "grpo_lightning.rewards.CodeTests"
+    right, wrong = ["def f(x): return 2 * x"] * 4, ["def f(x): return 2 * x", "def f(x): return x"] * 2
+    config = written(configured(tiny, tmp_path, right, path, trainer__max_steps=1), tmp_path / "right.yaml")
+    assert run(capsys, "fit", "--config", config).code == 0
+    config = written(configured(tiny, tmp_path, wrong, path), tmp_path / "wrong.yaml")
+    assert "CodeTests: 2 of 4 golds" in run(capsys, "fit", "--config", config).mistake
+    config = written(configured(tiny, tmp_path, right, path), tmp_path / "column.yaml")
+    assert (
+        "column 'others'"
+        in run(capsys, "fit", "--config", config, "--rollout.rewards.init_args.column", "others").mistake
     )
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    assert [process.communicate(timeout=60)[0].strip() for process in both] == [str([0.5] * 8)] * 2
