@@ -96,7 +96,7 @@ def test_the_analyst_extrapolates_half_of_the_time() -> None:
 
 
 def test_an_unknown_split_is_named() -> None:
-    with pytest.raises(UserError, match=r"'tset' is unknown to PriceMoves; choose one of start, train, validation, test"):
+    with pytest.raises(UserError, match="'tset' is unknown to PriceMoves; choose one of start, train, val"):
         PriceMoves(split="tset")  # type: ignore[arg-type]
 
 
