@@ -66,12 +66,14 @@ def build_classifier(folder: Path, tokenizer_of: Path, *, chat_template: str | N
     """A classifier of random weights, with another model's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_of)
     tokenizer.chat_template = chat_template
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        model = Qwen2ForSequenceClassification(
-            Qwen2Config(vocab_size=len(tokenizer), intermediate_size=64, num_labels=1, pad_token_id=0, **sizes)
-        )
+        config = Qwen2Config(
+            vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, intermediate_size=64, pad_token_id=0,
+        )  # fmt: skip
+        config.num_labels = 1
+        model = Qwen2ForSequenceClassification(config)
         nn.init.normal_(model.score.weight)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -166,8 +168,9 @@ def test_a_run_goes_on_from_its_checkpoint(
 
 def test_a_module_by_its_class_path(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scorer = {"class_path": f"{__name__}.LastToken", "init_args": {"scale": 0.5}}
+    last = reward(scorer, tokenizer=str(tiny), label=2, max_length=2, name="last")
     config = grpo(
-        tiny, tmp_path / "run", rollout__rewards=[reward(scorer, tokenizer=str(tiny), label=2, name="last")],
+        tiny, tmp_path / "run", rollout__rewards=[last],
         samples__every_n_rollouts=1,
     )  # fmt: skip
     fit(capsys, config)
@@ -175,6 +178,8 @@ def test_a_module_by_its_class_path(tiny: Path, tmp_path: Path, capsys: pytest.C
     lines = samples(tmp_path / "run")
     expected = [0.5 * tokenizer(line["prompt"] + line["completion"])["input_ids"][-1] for line in lines]
     assert [line["rewards"]["last"] for line in lines] == expected
+    # Of two tokens the last is the same; every prompt has more.
+    assert [float(row["rewards/last/truncated"]) for row in rows(tmp_path / "run")] == [16.0, 16.0]
     # The written configuration runs again.
     again = fit(capsys, yaml.safe_load((tmp_path / "run" / "config.yaml").read_text("utf-8")))
     assert again.code == 0
