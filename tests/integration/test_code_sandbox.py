@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -238,7 +239,7 @@ def test_an_endless_loop_costs_its_own_test_only(confined):
     texts = [block(code), block("while True: pass"), block("def f(x): return 2 * x")]
     scores = CodeTests(time_limit=1.5, workers=2)(texts, tests=[DOUBLE] * 3, log_count=counts.__setitem__)
     assert scores == [0.75, 0.0, 1.0]
-    assert counts == {"timeouts": 2}
+    assert counts == {"timeouts": 2, "unreadable_tests": 0}
     assert time.monotonic() - start < 15
 
 
@@ -342,10 +343,9 @@ def cut_off() -> None:
         pytest.skip("no name spaces here")
 
 
-@pytest.mark.usefixtures("cut_off")
-def test_there_is_no_network():
-    import socket
-
+def test_there_is_no_network(confined):
+    if not LINUX or os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("the network stays here")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = (
@@ -353,6 +353,13 @@ def test_there_is_no_network():
             f"    socket.create_connection(('127.0.0.1', {port}), 2)\n    print('open')\nexcept OSError: print('cut')"
         )
         assert score(code, [{"input": "", "output": "cut"}]) == 1.0
+    local = "import asyncio, socket\nasyncio.run(asyncio.sleep(0))\na, b = socket.socketpair()\na.send(b'x')"
+    local += "\nprint(b.recv(1))"
+    assert score(local, [{"input": "", "output": "b'x'"}]) == 1.0
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_no_interface_is_seen():
     names = "import socket\nprint([name for _, name in socket.if_nameindex()])"
     assert score(names, [{"input": "", "output": "['lo']"}]) == 1.0
 
@@ -450,6 +457,16 @@ def test_no_process_outlives_the_trainer(mode, ending, tmp_path):
     while list(tmp_path.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_says_what_holds(monkeypatch, caplog):
+    refusal = runs._refusal
+    refuse = lambda program, *, name_spaces: "not permitted" if name_spaces else refusal(program, name_spaces=False)  # noqa: E731
+    monkeypatch.setattr(runs, "_refusal", refuse)
+    assert runs.name_spaces_work.__wrapped__() is False
+    assert "network, and may write files" in caplog.text
+    assert "(not permitted)" in caplog.text
+    assert ("run without network" in caplog.text) == (LINUX and os.uname().machine in ("x86_64", "aarch64"))
 
 
 def test_a_sandbox_that_cannot_start_is_an_error(monkeypatch):

@@ -52,13 +52,15 @@ class CodeTests:
     Every test is run in a new process, whose limits are: ``time_limit``, ``memory_limit_gib`` for each process, 32
     processes, 64 MiB of files, 8 MiB of output, 64 open files. Its environment is empty but for a path, and it starts
     in an empty folder that is removed. Everything that it started is killed at its end. On Linux, where unprivileged
-    user name spaces are allowed (most containers that run as root without ``--privileged`` forbid them), it also has no
-    network, sees no other processes and writes nowhere but in that folder; the log says once whether this is so.
+    user name spaces are allowed (Docker's defaults forbid them), it also has no network, sees no other processes and
+    writes nowhere but in that folder (before Linux 5.12, the last does not hold). Without them, a filter of system
+    calls cuts the network (on x86-64 and arm64). The log says once what holds.
 
     Not paid: leaving early, printing "passed", changed builtins, objects that are equal to everything, reading the
     expected values (those that are constants never enter the process). This is a guard against accidents and the tricks
     that training finds, not against an attacker: the code may read what the trainer's user may read, and use the GPU's
-    devices. Without name spaces it can also reach the network and end or fool the trainer's other processes.
+    devices and sockets in the file system. Without name spaces it can also write files, read the environment and end
+    the processes of that user, the trainer's too.
 
     Args:
         all_or_nothing: 1.0 for all tests passed and else 0.0; the first that fails ends the run.
@@ -117,11 +119,12 @@ class CodeTests:
         Args:
             completions: texts or chat messages.
             entry_point: HumanEval's column.
-            log_count: given ``timeouts``: completions of which a test was too slow, or was not run for lack of time.
+            log_count: given ``timeouts``: completions of which a test was too slow, or was not run for lack of time;
+                and ``unreadable_tests``: completions of rows whose tests are in none of the forms.
             columns: the data columns.
         """
         entries = entry_point or [None] * len(completions)
-        cases = self._cases(columns[self.column], entries)
+        cases, unreadable = self._cases(columns[self.column], entries)
         codes = [fenced_code(completion_text(completion)) for completion in completions]
         scores: list[float | None] = [0.0 if row else None for row in cases]
         jobs = [index for index, (code, row) in enumerate(zip(codes, cases, strict=True)) if row and code is not None]
@@ -133,11 +136,12 @@ class CodeTests:
             scores[index] = float(share == 1.0) if self.all_or_nothing else share
         if log_count is not None:
             log_count("timeouts", sum(run.late > 0 for run in runs))
+            log_count("unreadable_tests", unreadable)
         return scores
 
-    def _cases(self, tests: Sequence[Any], entries: Sequence[str | None]) -> list[list[Case] | None]:
-        """The cases of each row; the completions of one prompt share the object, so it is read once."""
-        known: dict[tuple[int, str | None], list[Case]] = {}
+    def _cases(self, tests: Sequence[Any], entries: Sequence[str | None]) -> tuple[list[list[Case] | None], int]:
+        """The cases of each row, and how many rows could not be read."""
+        known: dict[tuple[int, str | None], list[Case]] = {}  # the completions of one prompt share the object
         faults: dict[int, str] = {}
         for row, (one, entry) in enumerate(zip(tests, entries, strict=True)):
             if (id(one), entry) in known:
@@ -154,7 +158,9 @@ class CodeTests:
             if not self._warned:
                 log.warning("CodeTests cannot read column %r of some rows, which get no score: %s", self.column, fault)
             self._warned = True
-        return [known[id(one), entry] or None for one, entry in zip(tests, entries, strict=True)]
+        broken = {(id(tests[row]), entries[row]) for row in faults}
+        keys = [(id(one), entry) for one, entry in zip(tests, entries, strict=True)]
+        return [known[key] or None for key in keys], sum(key in broken for key in keys)
 
 
 def _share_of_cores() -> int:

@@ -262,19 +262,27 @@ def _environment() -> dict[str, str]:
 @functools.cache
 def name_spaces_work() -> bool:
     """Whether code can be shut off from network, other processes and the file system here; tried once, logged once."""
-    limits = Limits(case_seconds=20.0, total_seconds=20.0, memory_bytes=1 << 30)
-    here = Case(stdin="here", holds=lambda written: written == b"here")
-    try:
-        with _Sandbox(limits, True, threading.Event()) as sandbox:
-            run = sandbox.run("open('file', 'w').write(input()); print(end=open('file').read())", [here], False)
-        works, reason = run.passed == 1, "a test program failed in them"
-    except RuntimeError as error:
-        works, reason = False, str(error)
-    if works:
+    refusal = _refusal("open('file', 'w').write('x')", name_spaces=True)
+    if not refusal:
         log.info("code tests run without network, sight of other processes, or writing outside their working folder")
-    else:
-        log.warning(
-            "code tests run WITH network and may write wherever this user may: name spaces are not available (%s)",
-            " ".join(reason.split()),
-        )
-    return works
+        return True
+    no_socket = "import socket\ntry: socket.socket()\nexcept OSError: pass\nelse: raise SystemExit(1)"
+    network = "WITH" if _refusal(no_socket, name_spaces=False) else "without"
+    log.warning(
+        "code tests run %s network, and may write files and end processes wherever this user may: name spaces are not "
+        "available (%s)",
+        network,
+        refusal,
+    )
+    return False
+
+
+def _refusal(program: str, *, name_spaces: bool) -> str:
+    """Why a program cannot run to its end in a sandbox; empty if it can."""
+    limits = Limits(case_seconds=20.0, total_seconds=20.0, memory_bytes=1 << 30)
+    try:
+        with _Sandbox(limits, name_spaces, threading.Event()) as sandbox:
+            run = sandbox.run(program, [Case(stdin="", holds=lambda _: True)], False)
+    except RuntimeError as error:
+        return " ".join(str(error).split())
+    return "" if run.passed else "a program failed in them"

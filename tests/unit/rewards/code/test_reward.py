@@ -46,7 +46,7 @@ def test_nothing_runs_without_tests_or_code():
         ["no code", "```python\nx\n```", "none"], tests=["assert f()", None, []], log_count=counted.__setitem__
     )
     assert scores == [0.0, None, None]
-    assert counted == {"timeouts": 0}
+    assert counted == {"timeouts": 0, "unreadable_tests": 0}
     assert reward([], tests=[]) == []
 
 
@@ -59,7 +59,10 @@ def test_the_column_is_asked_for_before_the_run():
 
 def test_rows_that_cannot_be_read_have_no_score(caplog):
     reward = CodeTests()
-    assert reward(["x", "x"], tests=["assert f(", "assert f()"]) == [None, 0.0]
+    counted = {}
+    tests = ["assert f(", "assert f()", None, "assert f("]
+    assert reward(["x"] * 4, tests=tests, log_count=counted.__setitem__) == [None, 0.0, None, None]
+    assert counted == {"timeouts": 0, "unreadable_tests": 2}
     assert "SyntaxError" in caplog.text
     with pytest.raises(UserError, match=r"cannot read column 'tests' of any row; row 0: ValueError: int"):
         reward(["x", "x"], tests=[1, 2])
