@@ -52,6 +52,7 @@ class GRPOModule(PolicyModule):
         super().__init__(policy, **kwargs)
         self.objective = objective or ClippedObjective()
         self.reference_path = reference or policy
+        self._reference_given = reference is not None
         if reference is not None and self.objective.needs_reference:
             self._check_vocabulary(reference)
         if max_logp_difference <= 0:
@@ -75,8 +76,10 @@ class GRPOModule(PolicyModule):
 
     def configure_model(self) -> None:
         super().configure_model()
-        is_adapter_less_policy = self.adapter is not None and self.reference_path == self.policy_path
-        if self.needs_reference and self.reference is None and not is_adapter_less_policy:
+        # An adapter that goes on from a trained one began there, which is not --model.policy.
+        began_elsewhere = self.adapter is not None and self.adapter.path is not None and self._reference_given
+        is_start = self.adapter is not None and self.reference_path == self.policy_path and not began_elsewhere
+        if self.needs_reference and self.reference is None and not is_start:
             policy = self.build_policy(self.reference_path, flag="--model.reference", trained=False)
             self.origin["reference"] = policy.fingerprint()
             self.reference = distributed(frozen(policy), self.trainer.strategy)

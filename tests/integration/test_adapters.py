@@ -57,6 +57,14 @@ def test_a_run_from_a_trained_adapter_begins_at_its_reference(
     assert rows(first)[0]["entropy"] != steps[0]["entropy"]
 
 
+def test_the_model_below_a_trained_adapter_can_be_its_reference(
+    tiny: Path, first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _config(tiny, tmp_path / "run", adapter={"path": str(first / "adapter")})
+    fit(capsys, config, "--model.reference", str(tiny), "--trainer.max_steps=2")
+    assert float(rows(tmp_path / "run")[0]["kl"]) > 0.0  # the adapter has moved from it already
+
+
 def test_a_resumed_run_is_the_straight_one(
     tiny: Path, first: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
