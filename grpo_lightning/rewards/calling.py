@@ -245,8 +245,9 @@ class RewardCaller:
             reasons = " or ".join(self._reason(kind) for kind in counts if kind != "skipped")
             raise RunStopped(f"reward {name}: {MOST_FAILURES} completions in a row, each by itself, {reasons}")
         said = self._count(index, counts, log.rows, log) if counts else f"reward {name}: all together exceeded a limit"
-        remedy = "if it compares completions with each other, raise --rollout.reward_time_limit or its memory limit"
-        _log.warning(f"{said}. Each completion was scored by itself; {remedy}")
+        _log.warning(
+            f"{said}. Each completion was scored by itself; a function that compares completions needs larger limits"
+        )
         return scores
 
     # --- what there is to say ------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class _Worker:
     ended: bool = False
 
     def is_gone(self) -> bool:
-        """True if it has ended; a child of its own may still hold its socket open."""
+        """True if it has ended, which a child of its own may hide by holding its socket open."""
         self.ended = self.ended or os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
         return self.ended
 

@@ -74,7 +74,6 @@ def limit_memory(more: int) -> None:
 def work(channel: socket.socket) -> None:
     """Call what comes, until the server ends this process."""
     worker = os.getpid()
-    os.register_at_fork(after_in_child=channel.close)  # held open by a child, it would hide the worker's own end
     while True:
         payload = receive(channel)
         answer: Answer

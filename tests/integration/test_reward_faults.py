@@ -92,7 +92,7 @@ def test_one_bad_completion_costs_its_own_score_only(reward: Any, counted: str, 
     others = {f"rewards/{name}/timeouts": 0.0}
     assert scores.counts == {**others, f"rewards/{name}/{counted}": 1.0}
     assert f"reward {name}: 1 of 4 completions " in caplog.text
-    assert "; they score -0.5. Each completion was scored by itself; if it compares" in caplog.text
+    assert "; they score -0.5. Each completion was scored by itself; a function that compares" in caplog.text
     if counted == "timeouts":  # what the other calls logged is put together
         assert scores.columns == {"length": [2.0, None, 1.0, 3.0]}
         assert scores.metrics["longest"] == pytest.approx(2.0)
@@ -113,7 +113,7 @@ def test_a_reward_that_scores_nothing_stops_the_run(reward: Any, why: str) -> No
 
 
 def test_hostile_completions_cost_a_bounded_time() -> None:
-    texts = ["x" if number % 32 == 0 else "ab" for number in range(256)]
+    texts = ["x" if number < 8 else "ab" for number in range(256)]  # all of one prompt
     begin = time.monotonic()
     scores = score(bad_rewards.sleeps_on_x, *texts, reward_time_limit=1.0)
     seconds = time.monotonic() - begin
