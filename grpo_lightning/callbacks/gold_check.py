@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 ENOUGH = 0.99
 """Share of golds that must earn the reward's best."""
-MOST_SOLUTIONS = 500
+MOST_SOLUTIONS = 200
 """Rows whose solution is checked: each may be a program that is run."""
 CALL_ROWS = 64
 """Rows of one call, so that a reward's time limit is not spent on a whole data set."""

@@ -106,7 +106,7 @@ def test_where_the_prompt_leaves_the_layout_open_every_layout_counts(pattern: re
 
 
 def test_a_solution_is_a_layout_of_its_own_where_the_prompt_leaves_it_open() -> None:
-    check(Reward(re.compile(r"=> (\S+)")), prompts(["5"], solution="2+3 => 5"), "none")
+    check(Reward(re.compile(r"=> (\S+)\Z")), prompts(["5"], solution="2+3 => 5"), "none")
 
 
 def test_a_tag_that_the_template_has_opened_is_gone_on_with_or_closed() -> None:
@@ -132,6 +132,16 @@ def test_one_percent_may_fail_and_is_named(caplog: pytest.LogCaptureFixture) -> 
     golds[4] = ""
     with pytest.raises(UserError, match=r"3 of 192 golds .*\(1\.6%\).* row 13 '\?' \(unreadable\), row 14 ''"):
         check(Reward(TAGS), prompts(golds), "think_answer")
+
+
+def test_less_than_the_best_is_not_enough() -> None:
+    @inline
+    @best(1.0)
+    def tiers(completions: list[Any], answer: list[str]) -> list[float]:
+        return [0.5 if text.startswith("<answer>") else 0.25 for text in completions]
+
+    with pytest.raises(UserError, match=r"1 of 1 golds .* row 10 '5' \(0\.5\);"):  # the highest of the layouts
+        check(tiers, prompts(["5"]), "think_answer")
 
 
 def test_a_missing_gold_is_never_right() -> None:
