@@ -275,6 +275,13 @@ def test_hogs_get_nothing_and_end(hog, confined):
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.skipif(not LINUX, reason="macOS does not limit the address space")
+def test_memory_ends_at_the_limit(confined):
+    code = "try: bytearray(600 << 20)\nexcept MemoryError: met = True\nelse: met = False\ndef f(x): return 2 * x * met"
+    assert score(code, memory_limit_gib=0.5) == 1.0
+    assert score(code, memory_limit_gib=2.0) == 0.0
+
+
 def test_a_program_that_prints_gigabytes_is_cut():
     start = time.monotonic()
     assert score("while True: print('x' * 100000)", [{"input": "", "output": "x"}], time_limit=20.0) == 0.0
