@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.custom_task.baselines import BASELINES, known_rows, measure
-from experiments.custom_task.run import LEARNING_RATES, RUNS, SEEDS, best_rate, figures, folder
+from experiments.custom_task.run import CONFIGS, LEARNING_RATES, RUNS, SEEDS, SWEEP_SEED, best_rate, figures, folder
 from experiments.custom_task.series import PriceMoves
 from experiments.machine import processor, versions
 
@@ -42,13 +42,13 @@ def main() -> None:
     test, times = PriceMoves(split="test").rows(), sorted(RUNS.glob("*/*/seconds.json"))
     record = {
         "command": "OMP_NUM_THREADS=1 python -m experiments.custom_task.run",
-        "configs": [f"experiments/{HERE.name}/{name}.yaml" for name in ("supervised", "custom_task")],
+        "configs": [f"{CONFIGS}/supervised.yaml", f"{CONFIGS}/custom_task.yaml"],
         "machine": f"{os.cpu_count()} CPU cores ({processor()}), no GPU; one thread, other work beside",
         "versions": versions(),
         "learning_rate": rate,
         "baselines": {name: measure(baseline(known_rows(), test), test) for name, baseline in BASELINES.items()},
         "trained": {name: [figures(seed, run, "test") for seed in SEEDS] for name, run in names.items()},
-        "sweep": {r: [figures(seed, f"full-{r}", "validation") for seed in SEEDS] for r in LEARNING_RATES},
+        "sweep": {r: figures(SWEEP_SEED, f"full-{r}", "validation") for r in LEARNING_RATES},
         "seconds": {str(file.parent.relative_to(RUNS)): json.loads(file.read_text()) for file in times},
     }
     (HERE / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -68,8 +68,8 @@ def result_table(record: dict[str, Any], problems: int) -> str:
 
 
 def sweep_table(record: dict[str, Any]) -> str:
-    rows = [["learning rate, on the validation moves", *(heading for heading, _ in HEADINGS.values())]]
-    return table(rows + [[rate, *cells(found)] for rate, found in record["sweep"].items()])
+    rows = [[f"learning rate, seed {SWEEP_SEED}, validation moves", *(heading for heading, _ in HEADINGS.values())]]
+    return table(rows + [[rate, *cells([found])] for rate, found in record["sweep"].items()])
 
 
 def cells(found: list[dict[str, float]]) -> list[str]:
