@@ -6,11 +6,11 @@ Where the answer is looked for is told in ``answers.extraction``, what counts as
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from grpo_lightning.rewards.answers import symbolic
-from grpo_lightning.rewards.answers.equivalence import is_plain, quick_verdict
+from grpo_lightning.rewards.answers import readable, symbolic
+from grpo_lightning.rewards.answers.equivalence import BARE_NUMBER, LONGEST_ANSWER, is_evaluated, quick_verdict
 from grpo_lightning.rewards.answers.extraction import final_answer
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
@@ -18,9 +18,14 @@ from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.isolation import SHARED_POOL
 from grpo_lightning.rewards.marks import best, inline
 
+LogCount = Callable[[str, float], None]
+"""``log_count(name, number)``, as the scorer offers it."""
+
 CALCULATION_NOTE = re.compile(r"<<[^<>]*>>")
 """A note in GSM8K's worked solutions, ``<<48/2=24>>``."""
 _NUMBER_IN_TEXT = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?!\d)")
+_PUBLISHED_STRICT = re.compile(r"#### \$?(-?[0-9.,]+)")
+_PUBLISHED_FLEXIBLE = re.compile(r"(-?[0-9.,]+)")
 _KNOWN_GOLDS: dict[str, bool] = {}
 _MOST_KNOWN_GOLDS = 100_000
 
@@ -31,6 +36,8 @@ def gsm8k_gold(answer: Any) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
 
 
+@inline
+@best(1.0)
 @inline
 @best(1.0)
 def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
@@ -51,6 +58,36 @@ def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) 
     return scores
 
 
+class GSM8KAccuracy:
+    """GSM8K's score with one of the two published ways to find the answer (verl's ``gsm8k.compute_score``).
+
+    Strict: the number after the last ``#### ``, ``#### (\\-?[0-9\\.\\,]+)``. Flexible: the last number of the text,
+    ``(\\-?[0-9\\.\\,]+)``; a lone dot is none. Either looks only at the last 300 characters. Unlike there, numbers are
+    compared by value, so that ``18.00`` is 18, and a dollar sign may follow the marks. ``gsm8k_accuracy`` knows more
+    forms.
+
+    Args:
+        flexible: take the last number, marked or not. It also pays "18 dollars, and she has 4 left" for a gold of 4.
+    """
+
+    inline = True
+    best = 1.0
+
+    def __init__(self, *, flexible: bool = False) -> None:
+        self.flexible = flexible
+
+    def __call__(self, completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
+        pattern = _PUBLISHED_FLEXIBLE if self.flexible else _PUBLISHED_STRICT
+        scores: list[float | None] = []
+        for completion, gold in zip(completions, answer, strict=True):
+            gold_number = parse_number(normal_form(gsm8k_gold(gold)))
+            found = [text for text in pattern.findall(completion_text(completion)[-300:]) if text.strip(".,-")]
+            number = parse_number(found[-1].replace(",", "").rstrip(".")) if found else None
+            right = gold_number is not None and number is not None and same_number(gold_number, number)
+            scores.append(None if gold_number is None else float(right))
+        return scores
+
+
 def number_of(answer: str | None) -> Number | None:
     """The number that a final answer gives: all of it, what follows its last ``=``, or the only number in it."""
     if answer is None or len(answer) > 1_000:
@@ -66,26 +103,77 @@ def number_of(answer: str | None) -> Number | None:
 
 @inline
 @best(1.0)
-def math_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
+@inline
+@best(1.0)
+def math_accuracy(
+    completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
+) -> list[float | None]:
     """1.0 if the completion's final answer is mathematically the gold one, else 0.0; None for an unreadable gold.
 
     Numbers, words and identical texts are decided at once. The rest goes to math-verify and sympy in worker processes
     with a time and a memory limit; what exceeds them, or crashes, scores 0.0.
+
+    Args:
+        completions: texts or chat messages.
+        answer: gold answers.
+        log_count: counts completions whose algebra took too long (``timeouts``) and those whose gold could not be read
+            (``unreadable_golds``).
     """
     golds = [str(gold) for gold in answer]
     answers = [final_answer(completion_text(completion)) for completion in completions]
+    return _scores(golds, answers, log_count=log_count)
+
+
+class MathAccuracy:
+    """``math_accuracy`` with settings, for YAML: ``class_path: grpo_lightning.rewards.MathAccuracy``.
+
+    Args:
+        evaluated_only: refuse a mere restatement of the problem where the gold answer is a number: then the answer must
+            be a number too. Numbers are whole and decimal numbers, fractions that are no whole number, mixed numbers,
+            percentages, ``3.2\\times 10^5`` and numbers in words, each with or without a unit and a name (``x = 5``).
+            Unevaluated are sums, products, powers, roots, factorials, and quotients that come out whole: ``48+16``,
+            ``2^6``, ``\\sqrt{4096}`` and ``\\frac{128}{2}`` for 64. What follows the last equality sign counts, so
+            ``48+16=64`` is evaluated. Golds that are no number (``\\sqrt{3}``, ``x+1``) are judged as usual.
+    """
+
+    inline = True
+    best = 1.0
+
+    def __init__(self, *, evaluated_only: bool = False) -> None:
+        self.evaluated_only = evaluated_only
+
+    def __call__(
+        self, completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
+    ) -> list[float | None]:
+        golds = [str(gold) for gold in answer]
+        answers = [final_answer(completion_text(completion)) for completion in completions]
+        if self.evaluated_only:
+            answers = [
+                found if found is None or is_evaluated(gold, found) else None
+                for gold, found in zip(golds, answers, strict=True)
+            ]
+        return _scores(golds, answers, log_count=log_count)
+
+
+def _scores(golds: list[str], answers: list[str | None], *, log_count: LogCount | None) -> list[float | None]:
+    """Verdicts about final answers; None where the gold is unreadable."""
     readable = dict(zip(golds, golds_are_parsable(golds), strict=True))
     scores: list[float | None] = []
     unclear: dict[tuple[str, str], list[int]] = {}
     for row, (gold, found) in enumerate(zip(golds, answers, strict=True)):
-        verdict = quick_verdict(gold, found) if readable[gold] and found else False
-        scores.append(None if not readable[gold] else float(bool(verdict)))
+        verdict = quick_verdict(gold, found) if found and readable[gold] else False
+        scores.append(float(verdict is True) if readable[gold] else None)
         if verdict is None and found:
             unclear.setdefault((gold, found), []).append(row)
     outcomes = SHARED_POOL.run(symbolic.verdict, list(unclear), warm_up=symbolic.warm_up)
+    late = 0
     for rows, outcome in zip(unclear.values(), outcomes, strict=True):
+        late += len(rows) * (outcome.failure == "timeout")
         for row in rows:
             scores[row] = float(outcome.value is True)
+    if log_count is not None:
+        log_count("timeouts", late)
+        log_count("unreadable_golds", scores.count(None))
     return scores
 
 
@@ -101,7 +189,8 @@ def golds_are_parsable(golds: Sequence[str]) -> list[bool]:
     hard = []
     for gold in dict.fromkeys(golds):
         if gold not in _KNOWN_GOLDS:
-            if is_plain(normal_form(gold)):
+            known = BARE_NUMBER.fullmatch(gold) is not None
+            if known or (len(gold) <= LONGEST_ANSWER and readable.is_readable(gold, lambda _: False)):
                 _KNOWN_GOLDS[gold] = True
             else:
                 hard.append(gold)

@@ -136,7 +136,7 @@ def _as_column(value: Value) -> Matrix | None:
 
 def _by_name(gold: Group, answer: Group) -> tuple[Sequence[Shape], Sequence[Shape]] | None:
     """Items in the order of their names where ``x=2, y=3`` names each of several; None where names say nothing."""
-    names = []
+    names: list[list[str] | None] = []
     for group in (gold, answer):
         equations = [item for item in group.items if isinstance(item, Equation) and item.names_its_value]
         found = [equation.sides[0].replace(" ", "") for equation in equations]
@@ -149,9 +149,9 @@ def _by_name(gold: Group, answer: Group) -> tuple[Sequence[Shape], Sequence[Shap
         if unnamed.kind not in ("tuple", "list"):
             return None
     items = []
-    for group, found in zip((gold, answer), names, strict=True):
-        in_order = sorted(zip(found, group.items, strict=True), key=lambda pair: pair[0]) if found else []
-        items.append([item for _, item in in_order] if found else group.items)
+    for group, listed in zip((gold, answer), names, strict=True):
+        in_order = sorted(zip(listed, group.items, strict=True), key=lambda pair: pair[0]) if listed else []
+        items.append([item for _, item in in_order] if listed else list(group.items))
     return items[0], items[1]
 
 

@@ -35,7 +35,7 @@ _CHOICE_WITH_TEXT = re.compile(
 )
 _DEGREE = Unit(Fraction(1), (("degrees", 1),))
 _GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
-_BARE_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+BARE_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 
 
 class QuickOracle:
@@ -116,7 +116,9 @@ def compare_texts(gold: str, answer: str, oracle: Oracle) -> bool | None:
     """Compare two answers as written; ``compare`` says how."""
     if len(answer) > 4 * LONGEST_ANSWER:
         return False
-    if _BARE_NUMBER.fullmatch(gold) and _BARE_NUMBER.fullmatch(answer):
+    if gold == answer:
+        return bool(gold.strip())
+    if BARE_NUMBER.fullmatch(gold) and BARE_NUMBER.fullmatch(answer):
         return gold == answer or Fraction(gold) == Fraction(answer)
     gold_text, answer_text = normal_form(gold), normal_form(answer)
     if not gold_text or not answer_text:
@@ -140,3 +142,13 @@ def is_plain(text: str) -> bool:
     """Whether a value can be judged without algebra: a number, a word, a choice letter."""
     readings = read_number(text), read(text), as_word(text), _CHOICE.fullmatch(text)
     return any(reading is not None for reading in readings)
+
+
+def is_evaluated(gold: str, answer: str) -> bool:
+    """Whether an answer to a gold number is a number itself, with nothing left to work out; True for other golds."""
+    if read_number(normal_form(gold).rpartition("=")[2]) is None:
+        return True
+    text = normal_form(answer).rpartition("=")[2].strip()
+    number = read_number(text)
+    is_quotient = "/" in without_units(text) or "\\frac" in without_units(text)
+    return number is not None and not (is_quotient and number.value.denominator == 1)

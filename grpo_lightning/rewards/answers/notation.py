@@ -6,6 +6,7 @@ currency signs, sizes, fonts, spacing and math delimiters are dropped.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 
@@ -121,6 +122,7 @@ _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _BRACED_ATOM = re.compile(r"(^|[-+(,=\s])\{([^{}]*)\}(?=$|[-+),=\s])")
 
 
+@functools.lru_cache(maxsize=16_384)
 def normal_form(answer: str) -> str:
     """The answer in the one spelling; "" if nothing is left."""
     text = "".join(c for c in answer if unicodedata.category(c) not in ("Cc", "Cf", "Cs") or c in "\n\t")

@@ -28,9 +28,11 @@ _UNIT_WORDS = (
 )
 _UNIT = rf"(?:⟦[^⟦⟧]*⟧|(?<![A-Za-z\\])(?:{_UNIT_WORDS})(?![A-Za-z(])|(?<=[\d.\s])(?<!\\)[A-Za-z]{{4,}}(?![A-Za-z(]))"
 _POWER = r"(?:\^\s*\{?\s*-?\d\s*\}?)?"
-_UNITS = re.compile(
-    rf"\s*{_UNIT}\s*{_POWER}(?:\s*(?:/|\\cdot|per(?![A-Za-z]))?\s*(?:{_UNIT}|[a-z](?![A-Za-z]))\s*{_POWER})*$"
+_UNITS = re.compile(  # possessive spaces: "m m m m" must not be tried in every way
+    rf"\s*+{_UNIT}\s*+{_POWER}(?:(?:/|\\cdot|per(?![A-Za-z]))?\s*+(?:{_UNIT}|[a-z](?![A-Za-z]))\s*+{_POWER}){{0,5}}$"
 )
+_LONGEST_UNIT = 100
+"""Characters at the end of an answer among which a unit is looked for."""
 _UNIT_FRACTION = re.compile(r"\s*\\frac\{\s*⟦[^⟦⟧]*⟧\s*\}\{\s*⟦[^⟦⟧]*⟧\s*(?:\^\s*\{?\d\}?)?\s*\}$")
 _REMARK = re.compile(r"(?<=\d)\s\([A-Za-z][A-Za-z\s-]{3,}\)$")
 _MAGNITUDES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
@@ -92,7 +94,7 @@ def _parse_number(text: str) -> Number | None:
 def without_units(text: str) -> str:
     r"""The text without a trailing unit: ``45⟦m⟧/⟦s⟧``, ``45 cm^2``, ``45\frac{⟦m⟧}{⟦s⟧}``; words alone are kept."""
     for pattern in (_REMARK, _UNIT_FRACTION, _CHINESE_UNIT, _UNITS):
-        match = pattern.search(text)
+        match = pattern.search(text, max(0, len(text) - _LONGEST_UNIT))
         if match and text[: match.start()].strip() and not _NOT_UNITS.search(match.group()):
             if pattern is _UNITS and _MATH_WORDS.search(match.group()):
                 continue

@@ -11,13 +11,9 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from grpo_lightning.rewards.answers.comparison import as_text
-from grpo_lightning.rewards.answers.equivalence import QuickOracle, compare_texts, is_plain
-from grpo_lightning.rewards.answers.notation import normal_form
+from grpo_lightning.rewards.answers import readable
+from grpo_lightning.rewards.answers.equivalence import QuickOracle, compare_texts
 from grpo_lightning.rewards.answers.numbers import is_rounding, parse_number, without_units
-from grpo_lightning.rewards.answers.readings import read_answer
-from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Shape, Value
-from grpo_lightning.rewards.answers.structure import parse_shape
 
 _DIGITS = 60
 """Decimal digits in which numbers without closed form are compared."""
@@ -40,9 +36,8 @@ def verdict(gold: str, answer: str) -> bool:
 
 
 def is_readable(gold: str) -> bool:
-    """Whether every value in a gold answer is a number, a word or mathematics that can be parsed."""
-    text = normal_form(gold)
-    return bool(text) and (read_answer(gold, text) is not None or _readable(parse_shape(text)))
+    """``readable.is_readable`` with the LaTeX parser for what is not common notation."""
+    return readable.is_readable(gold, lambda text: _parsed(text) is not None)
 
 
 def warm_up() -> None:
@@ -180,16 +175,3 @@ def _is_rounding_of(exact: Any, answer: str) -> bool:
     if number is None or getattr(exact, "free_symbols", True) or not exact.is_real or exact.is_Rational:
         return False
     return is_rounding(Fraction(str(exact.evalf(_DIGITS))), number)
-
-
-def _readable(shape: Shape) -> bool:
-    if isinstance(shape, Group):
-        return all(_readable(item) for item in shape.items)
-    if isinstance(shape, Matrix):
-        return all(_readable(cell) for row in shape.rows for cell in row)
-    if isinstance(shape, Equation) and shape.names_its_value:
-        return _readable(shape.value)
-    text = as_text(shape)
-    if isinstance(shape, Value) and is_plain(text):
-        return True
-    return _parsed(text) is not None
