@@ -17,7 +17,7 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 from grpo_lightning.errors import RunStopped, UserError
@@ -40,6 +40,8 @@ __all__ = ["TRAINER_KEYWORDS", "CallLog", "RewardCaller", "require"]
 
 MOST_FAILURES = 8
 """Completions one after the other that exceed a limit each by itself: then the function is broken, not they."""
+
+_Ask = Callable[..., list[Outcome]]
 
 _COUNTED = {"timeout": "timeouts", "memory": "out_of_memory", "crash": "crashes"}
 _POOLS: dict[bytes, IsolatedPool] = {}
@@ -105,7 +107,9 @@ class RewardCaller:
         isolated = [index for index, pickled in enumerate(self._pickled) if pickled is not None]
         logs = {index: CallLog(log.rows) for index in isolated}
         for index in isolated:
-            in_thread(functools.partial(self._isolated, index, keywords, logs[index]), index, done)
+            # Drawn from a stream that a checkpoint holds: a resumed run draws what this one would have drawn.
+            ask = functools.partial(self._ask, index, random.getrandbits(31))
+            in_thread(functools.partial(self._isolated, index, ask, keywords, logs[index]), index, done)
         waiting: dict[int, Awaitable[Any]] = {}
         for index in set(range(len(self.rewards))) - set(isolated):
             results[index] = self._inline(index, keywords, log)
@@ -172,25 +176,25 @@ class RewardCaller:
 
     # --- in workers ----------------------------------------------------------------------------------------------
 
-    def _isolated(self, index: int, keywords: dict[str, Any], log: CallLog) -> Any:
+    def _isolated(self, index: int, ask: _Ask, keywords: dict[str, Any], log: CallLog) -> Any:
         keywords = taken(self.rewards[index], keywords)
         log.add(counts={f"rewards/{self.names[index]}/timeouts": 0.0})
-        outcome = self._ask(index, [(keywords, log.rows)], workers=1)[0]
+        outcome = ask([(keywords, log.rows)], workers=1)[0]
         if outcome.failure in _COUNTED:
-            return self._one_by_one(index, keywords, log)
-        found = self._found(index, outcome, keywords, log.rows)
+            return self._one_by_one(index, ask, keywords, log)
+        found = self._found(index, ask, outcome, keywords, log.rows)
         self._failed[index] = 0
         log.add(found["metrics"], found["counts"], found["columns"])
         return found["result"]
 
-    def _ask(self, index: int, calls: list[tuple[dict[str, Any], int]], **options: Any) -> list[Outcome]:
+    def _ask(self, index: int, seed: int, calls: list[tuple[dict[str, Any], int]], **options: Any) -> list[Outcome]:
         """Have workers call the function with keywords for so many completions."""
         name, pickled = self.names[index], self._pickled[index]
         assert pickled is not None
         with _POOLS_LOCK:
             pool = _POOLS[pickled] = _POOLS.get(pickled) or IsolatedPool()
         options = {"time_limit": self.time_limit, **options}
-        rows = [(pickled, name, keywords, count) for keywords, count in calls]
+        rows = [(pickled, name, keywords, count, seed + number) for number, (keywords, count) in enumerate(calls)]
         try:
             warm_up = functools.partial(load, pickled)
             return pool.run(answer, rows, warm_up=warm_up, memory_limit=self.memory_limit, **options)
@@ -199,7 +203,7 @@ class RewardCaller:
         except RuntimeError as error:
             raise RunStopped(f"reward {name}: {error}") from error
 
-    def _found(self, index: int, outcome: Outcome, keywords: dict[str, Any], rows: int) -> dict[str, Any]:
+    def _found(self, index: int, ask: _Ask, outcome: Outcome, keywords: dict[str, Any], rows: int) -> dict[str, Any]:
         """What a worker found, unless that is an exception."""
         name = self.names[index]
         if outcome.failure is not None:
@@ -208,19 +212,19 @@ class RewardCaller:
 
             def again(row: int) -> str | None:
                 limit = min(self.time_limit, SEARCH_SECONDS)
-                value = self._ask(index, [(only_row(keywords, row), 1)], workers=1, time_limit=limit)[0].value
+                value = ask([(only_row(keywords, row), 1)], workers=1, time_limit=limit)[0].value
                 return value["failure"][0] if value and "failure" in value else None
 
             stop(name, Failure(*outcome.value["failure"]), keywords, rows, again=again)
         return outcome.value
 
-    def _one_by_one(self, index: int, keywords: dict[str, Any], log: CallLog) -> list[Any]:
+    def _one_by_one(self, index: int, ask: _Ask, keywords: dict[str, Any], log: CallLog) -> list[Any]:
         """Score each completion by itself, after a call with all of them was killed."""
         name = self.names[index]
         # In random order: the first ones may all belong to one prompt.
         order = random.Random(0).sample(range(log.rows), log.rows)
         calls = [(only_row(keywords, row), 1) for row in order]
-        outcomes = self._ask(index, calls, give_up=MOST_FAILURES - self._failed[index])
+        outcomes = ask(calls, give_up=MOST_FAILURES - self._failed[index])
         scores: list[Any] = [self.on_timeout] * log.rows
         counts: dict[str, int] = {}
         columns: dict[str, list[Any]] = {}
@@ -231,7 +235,7 @@ class RewardCaller:
             if "failure" in (outcome.value or {}):
                 failure = Failure(*outcome.value["failure"])
                 stop(name, dataclasses.replace(failure, row=row), keywords, log.rows, again=lambda _: None)
-            found = self._found(index, outcome, keywords, log.rows)
+            found = self._found(index, ask, outcome, keywords, log.rows)
             if not isinstance(found["result"], list) or len(found["result"]) != 1:
                 raise UserError(f"reward {name} returned {found['result']!r} for one completion: return one score")
             scores[row] = found["result"][0]

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import numbers
 import pickle
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,12 +125,20 @@ def load(pickled: bytes) -> None:
         raise RuntimeError("its module uses the GPU when it is imported; do that in the function's first call")
 
 
-def answer(pickled: bytes, name: str, keywords: dict[str, Any], rows: int) -> dict[str, Any]:
+def answer(pickled: bytes, name: str, keywords: dict[str, Any], rows: int, seed: int) -> dict[str, Any]:
     """Call a loaded function; plain values, with ``failure`` (a ``Failure`` as a tuple) or ``result`` and the logs.
+
+    Args:
+        pickled: as given to ``load``.
+        name: the function's.
+        keywords: lists with one entry per completion, and ``trainer_state``.
+        rows: completions.
+        seed: of the random numbers that the function may draw.
 
     Raises:
         MemoryError: if there is not enough.
     """
+    _seed(seed)
     log = CallLog(rows)
     try:
         result = _plain_result(invoke(name, _LOADED[pickled], keywords, log))
@@ -141,6 +150,14 @@ def answer(pickled: bytes, name: str, keywords: dict[str, Any], rows: int) -> di
             raise MemoryError from None
         return {"failure": astuple(Failure.of(error))}
     return {"result": result, "metrics": log.metrics, "counts": log.counts, "columns": columns}
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
 
 
 def _plain_result(result: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import subprocess
 import sys
 import time
@@ -175,6 +176,10 @@ async def raises_late(completions: list[Any], **_: Any) -> list[float]:
     if _any_bad(completions):
         raise ValueError("late")
     return _lengths(completions)
+
+
+def draws(completions: list[Any], **_: Any) -> list[float]:
+    return [random.random() for _ in completions]
 
 
 def uses_torch(completions: list[Any], **_: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import sys
 import time
@@ -73,6 +74,15 @@ def test_a_worker_keeps_its_state_and_is_not_the_trainer() -> None:
     assert (calls, more_calls, step) == (1.0, 2.0, 5.0)
     assert pid == same_pid != os.getpid()
     assert first.counts == {"rewards/counts_calls/timeouts": 0.0, "rewards/counts_calls/calls": 1.0}
+
+
+def test_random_numbers_follow_the_trainers() -> None:
+    drawn = []
+    for seed in (1, 2, 1):
+        random.seed(seed)
+        drawn += score(bad_rewards.draws).total + score(bad_rewards.draws).total
+    assert drawn[:2] == drawn[4:]
+    assert len({tuple(numbers) for numbers in drawn}) == 4
 
 
 @pytest.mark.parametrize(

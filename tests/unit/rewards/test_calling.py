@@ -108,7 +108,7 @@ def test_what_a_worker_answers_is_plain() -> None:
     pickled = _for_workers("lengths", lengths)
     assert pickled is not None
     load(pickled)
-    assert answer(pickled, "lengths", only_row(KEYWORDS, 1) | {"completions": ["bb"]}, 1) == {
+    assert answer(pickled, "lengths", only_row(KEYWORDS, 1) | {"completions": ["bb"]}, 1, 0) == {
         "result": [2],
         "metrics": {"longest": [2.0]},
         "counts": {"rewards/lengths/texts": 1.0},
