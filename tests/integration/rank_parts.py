@@ -14,6 +14,7 @@ from grpo_lightning import ranks
 from grpo_lightning.engines import TransformersEngine
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.objectives import ClippedObjective, TokenLoss
+from grpo_lightning.rewards import inline
 from grpo_lightning.types import Completion, RolloutBatch
 from tests.integration.reward_functions import share_of_digits
 
@@ -34,6 +35,7 @@ def by_steps(completions: list[Any], completion_ids: list[list[int]], scores: li
     ]
 
 
+@inline  # a worker process is of no rank
 def uneven(completions: list[Any], trainer_state: SimpleNamespace, **_: Any) -> list[float | None]:
     """In turn: both ranks learn; one has no signal; one has no valid row; nobody has a signal; one of a few rows."""
     case, other = divmod(trainer_state.global_step, 2)
