@@ -3,13 +3,15 @@ r"""Whole verdicts: completion and gold in, score out. The table holds one block
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from grpo_lightning.rewards import gold_is_parsable, gsm8k_accuracy, math_accuracy
-from grpo_lightning.rewards.accuracy import gsm8k_gold
+from grpo_lightning.rewards import accuracy, gold_is_parsable, gsm8k_accuracy, math_accuracy
+from grpo_lightning.rewards.accuracy import GSM8KAccuracy, MathAccuracy, golds_are_parsable, gsm8k_gold
 from grpo_lightning.rewards.answers.equivalence import quick_verdict
+from grpo_lightning.rewards.isolation import Outcome
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 
@@ -184,3 +186,106 @@ def test_math500_golds_accept_themselves_and_refuse_their_neighbours():
     shifted = math_accuracy(completions=said[-1:] + said[:-1], answer=golds)
     paid = [(golds[i], golds[i - 1]) for i, score in enumerate(shifted) if score]
     assert paid == [("x=5", "5"), ("7", "7"), ("3", "3")]
+
+
+def _near_misses(gold):
+    """Answers close to a gold one that are wrong: one more, the other sign, swapped, cut."""
+    if re.fullmatch(r"-?\d+", gold):
+        yield str(int(gold) + 1)
+        yield str(int(gold) - 1)
+        if int(gold):
+            yield gold[1:] if gold.startswith("-") else f"-{gold}"
+            yield f"{gold}0"
+    fraction = re.fullmatch(r"\\d?frac\{(\d+)\}\{(\d+)\}", gold)
+    if fraction and fraction[1] != fraction[2]:
+        yield rf"\frac{{{fraction[2]}}}{{{fraction[1]}}}"
+        yield rf"\frac{{{int(fraction[1]) + 1}}}{{{fraction[2]}}}"
+        yield f"-{gold}"
+    pair = re.fullmatch(r"(?:\\left)?\( *(-?[^(),]+), *(-?[^(),]+?) *(?:\\right)?\)", gold)
+    if pair and pair[1] != pair[2]:
+        yield f"({pair[2]},{pair[1]})"
+        yield f"({pair[1]},{pair[2]},0)"
+        yield pair[1]
+    if re.search(r"\\sqrt|\\pi|[a-z]\^", gold) and "=" not in gold and "," not in gold:
+        yield f"{gold}+1"
+        yield f"2({gold})"
+    if re.fullmatch(r"[^,]+(?:,[^,]+)+", gold) and "(" not in gold and not re.fullmatch(r"[\d,\\!]+", gold):
+        yield gold.rpartition(",")[0]
+
+
+def test_math500_refuses_near_misses():
+    golds = [row["answer"] for row in _rows(SHARED / "data" / "math500.jsonl")]
+    assert all(golds_are_parsable(golds))
+    pairs = [(gold, miss) for gold in golds for miss in _near_misses(gold)]
+    assert len(pairs) >= 500
+    scores = math_accuracy([f"\\boxed{{{miss}}}" for _, miss in pairs], [gold for gold, _ in pairs])
+    assert [pair for pair, score in zip(pairs, scores, strict=True) if score != 0.0] == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("64", "64", 1.0),
+        ("64", "64.0", 1.0),
+        ("64", "64 dollars", 1.0),
+        ("64", "x = 64", 1.0),
+        ("64", "48+16=64", 1.0),
+        ("64", "sixty-four", 1.0),
+        ("64", r"6.4\times 10^1", 1.0),
+        ("64", "48+16", 0.0),
+        ("64", "2^6", 0.0),
+        ("64", r"8\cdot 8", 0.0),
+        ("64", r"\sqrt{4096}", 0.0),
+        ("64", r"\frac{128}{2}", 0.0),
+        ("64", "128/2", 0.0),
+        ("24", "4!", 0.0),
+        (r"\frac{3}{4}", "0.75", 1.0),
+        (r"\frac{3}{4}", "3/4", 1.0),
+        (r"\frac{7}{3}", r"2\frac{1}{3}", 1.0),
+        (r"\frac{3}{4}", r"\frac{1}{2}+\frac{1}{4}", 0.0),
+        (r"\sqrt{12}", r"2\sqrt{3}", 1.0),
+        ("x+1", "1+x", 1.0),
+    ],
+)
+def test_unevaluated_restatements_are_refused_on_request(gold, answer, expected):
+    assert MathAccuracy(evaluated_only=True)([f"\\boxed{{{answer}}}"], [gold]) == [expected]
+    assert MathAccuracy()([f"\\boxed{{{answer}}}"], [gold]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "strict", "flexible"),
+    [
+        ("6*3 is 18\n#### 18", 1.0, 1.0),
+        ("#### 1,8", 1.0, 1.0),
+        ("#### $18.00", 1.0, 1.0),
+        ("so 18", 0.0, 1.0),
+        ("so 18 of 20", 0.0, 0.0),
+        ("#### 18\nThat is 9 each.", 1.0, 0.0),
+        ("####18", 0.0, 1.0),
+        ("#### 18." + " " * 400, 0.0, 0.0),
+        ("no number .", 0.0, 0.0),
+    ],
+)
+def test_the_published_forms_of_gsm8k(completion, strict, flexible):
+    gold = "6*3=<<6*3=18>>18\n#### 18"
+    assert GSM8KAccuracy()([completion], [gold]) == [strict]
+    assert GSM8KAccuracy(flexible=True)([completion], [gold]) == [flexible]
+    assert GSM8KAccuracy()([completion], ["none"]) == [None]
+
+
+def test_what_was_late_or_unreadable_is_counted(monkeypatch):
+    class Late:
+        def run(self, function, rows, **_):
+            return [Outcome(failure="timeout") for _ in rows]
+
+    monkeypatch.setattr(accuracy, "SHARED_POOL", Late())
+    counts = {}
+    said = ["\\boxed{9^{9^{9}}}", "\\boxed{9^{9^{9}}}", "\\boxed{5}", "\\boxed{5}"]
+    scores = math_accuracy(said, ["7", "7", "5", r"\frac{2}{"], log_count=counts.__setitem__)
+    assert scores == [0.0, 0.0, 1.0, None]
+    assert counts == {"timeouts": 2, "unreadable_golds": 1}
+
+
+def test_correctness_rewards_say_what_a_right_answer_earns():
+    for reward in (math_accuracy, gsm8k_accuracy, MathAccuracy(), GSM8KAccuracy()):
+        assert (reward.best, reward.inline) == (1.0, True)
