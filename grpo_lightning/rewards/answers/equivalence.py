@@ -10,6 +10,8 @@ What counts as the same, where there is a choice:
 - units, currency and a name (``x =``) may be missing on either side; degrees may be radians if written with ``\pi``;
 - bare lists and sets are unordered and count repeats; a point may be written as a bare list or a vector, not as a set;
 - ``x > 5`` is ``(5,\infty)``; an equation equals its multiples; choice letters equal only themselves.
+
+Every decision, with an example and its reason, is in ``experiments/answer_checking/README.md``.
 """
 
 from __future__ import annotations
