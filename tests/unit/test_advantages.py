@@ -110,7 +110,7 @@ def test_advantages_sum_to_zero_and_ignore_an_offset(group: list[int], shift: in
 
 
 def test_decoupled_rewards_each_have_their_say() -> None:
-    """GDPO's own example: with one sum for both, (1, 1) and (1, 0) against (0, 0) get the same normalized advantages."""
+    """GDPO's own example: (1, 1) and (1, 0) against (0, 0) have the same normalized sums, but not the same parts."""
     first = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     second = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     together = group_normalized(first + second, eps=0.0)
