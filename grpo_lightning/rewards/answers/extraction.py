@@ -245,6 +245,8 @@ def _lone_formula(text: str) -> str | None:
     """A text that is one formula and nothing else is its own answer."""
     text = text.strip()
     words = [word for word in _WORD.findall(text) if word not in ("sqrt", "frac", "text", "left", "right")]
+    if _THEREFORE.match(text):
+        return None
     if len(text) < 60 and (_COUNTED.fullmatch(text) or _is_spelled(text)):
         return text
     return text if text and "\n" not in text and _FORMULA.fullmatch(text) and not words else None
