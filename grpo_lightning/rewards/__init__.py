@@ -6,7 +6,13 @@ its dotted path. Heavy libraries (math-verify, sympy) are imported by worker pro
 
 from __future__ import annotations
 
-from grpo_lightning.rewards.accuracy import gold_is_parsable, gsm8k_accuracy, math_accuracy
+from grpo_lightning.rewards.accuracy import (
+    GSM8KAccuracy,
+    MathAccuracy,
+    gold_is_parsable,
+    gsm8k_accuracy,
+    math_accuracy,
+)
 from grpo_lightning.rewards.code.reward import CodeTests
 from grpo_lightning.rewards.combination import Gate, LinearWeight
 from grpo_lightning.rewards.completions import completion_text
@@ -46,10 +52,12 @@ __all__ = [
     "CodeFormat",
     "CodeTests",
     "CosineLength",
+    "GSM8KAccuracy",
     "Gate",
     "KimiLength",
     "LanguageConsistency",
     "LinearWeight",
+    "MathAccuracy",
     "ReasoningKeywords",
     "RepetitionPenalty",
     "RewardModel",
