@@ -70,6 +70,7 @@ class GSM8KAccuracy:
         flexible: take the last number, marked or not. It also pays "18 dollars, and she has 4 left" for a gold of 4.
     """
 
+    __name__ = "gsm8k_accuracy"
     inline = True
     best = 1.0
 
@@ -111,7 +112,8 @@ def math_accuracy(
     """1.0 if the completion's final answer is mathematically the gold one, else 0.0; None for an unreadable gold.
 
     Numbers, words and identical texts are decided at once. The rest goes to math-verify and sympy in worker processes
-    with a time and a memory limit; what exceeds them, or crashes, scores 0.0.
+    with a time and a memory limit; what exceeds them, or crashes, scores 0.0. Source: the accuracy reward of open-r1
+    and TRL, with math-verify behind rules of our own.
 
     Args:
         completions: texts or chat messages.
@@ -125,7 +127,9 @@ def math_accuracy(
 
 
 class MathAccuracy:
-    """``math_accuracy`` with settings, for YAML: ``class_path: grpo_lightning.rewards.MathAccuracy``.
+    """``math_accuracy`` (TRL's and open-r1's accuracy reward) with settings, for YAML.
+
+    ``class_path: grpo_lightning.rewards.MathAccuracy``, ``init_args: {evaluated_only: true}``.
 
     Args:
         evaluated_only: refuse a mere restatement of the problem where the gold answer is a number: then the answer must
@@ -136,6 +140,7 @@ class MathAccuracy:
             ``48+16=64`` is evaluated. Golds that are no number (``\\sqrt{3}``, ``x+1``) are judged as usual.
     """
 
+    __name__ = "math_accuracy"
     inline = True
     best = 1.0
 
