@@ -14,7 +14,7 @@ from torchmetrics import MeanMetric, Metric
 from grpo_lightning import ranks
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.records import completion_record
-from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.types import Completion, Prompt
 
 BREAKDOWNS = ("level", "subject")

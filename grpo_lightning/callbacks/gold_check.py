@@ -21,7 +21,7 @@ from grpo_lightning import ranks
 from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.types import Completion, Prompt
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import Reduction, token_mean
 from grpo_lightning.policy_module import PolicyModule
-from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
 from grpo_lightning.rollout.seeds import request_seed
 from grpo_lightning.types import PromptBatch

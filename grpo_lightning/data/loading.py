@@ -13,7 +13,7 @@ from grpo_lightning import ranks
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.runner import TRAINER_KEYWORDS
+from grpo_lightning.rewards.scoring.runner import TRAINER_KEYWORDS
 from grpo_lightning.types import Message, Prompt
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from grpo_lightning.rewards.accuracy import (
     math_accuracy,
 )
 from grpo_lightning.rewards.code.reward import CodeTests
-from grpo_lightning.rewards.combination import Gate, LinearWeight
 from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.counts import tag_count, xml_count, xml_count_as_published, xml_count_three_tags
 from grpo_lightning.rewards.exact import (
@@ -44,7 +43,8 @@ from grpo_lightning.rewards.reasoning import (
     reasoning_steps_as_published,
 )
 from grpo_lightning.rewards.reward_model import RewardModel
-from grpo_lightning.rewards.runner import RewardScorer, Scores
+from grpo_lightning.rewards.scoring.combination import Gate, LinearWeight
+from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rewards.style import LanguageConsistency, RepetitionPenalty
 from grpo_lightning.rewards.tiered import ShapedAccuracy, TieredAccuracy
 

@@ -15,7 +15,7 @@ from grpo_lightning.rewards.answers.extraction import final_answer
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
-from grpo_lightning.rewards.isolation import SHARED_POOL
+from grpo_lightning.rewards.isolation.pool import SHARED_POOL
 from grpo_lightning.rewards.marks import best, inline
 
 LogCount = Callable[[str, float], None]
@@ -36,8 +36,6 @@ def gsm8k_gold(answer: Any) -> str:
     return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
 
 
-@inline
-@best(1.0)
 @inline
 @best(1.0)
 def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
@@ -102,8 +100,6 @@ def number_of(answer: str | None) -> Number | None:
     return parse_number(numbers[0].rstrip(",")) if is_prose else None
 
 
-@inline
-@best(1.0)
 @inline
 @best(1.0)
 def math_accuracy(

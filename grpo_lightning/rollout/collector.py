@@ -18,7 +18,7 @@ from grpo_lightning.advantages import AdvantageEstimator
 from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import RunStopped
 from grpo_lightning.functional.reduction import Reduction
-from grpo_lightning.rewards.runner import RewardScorer, Scores
+from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rollout.credit import CreditAssignment
 from grpo_lightning.rollout.figures import length_figures, mean_over_ranks, reward_figures, sum_over_ranks
 from grpo_lightning.rollout.sampler_gap import gap_figures

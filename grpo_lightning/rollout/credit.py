@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grpo_lightning import ranks
 from grpo_lightning.advantages import AdvantageEstimator, decoupled, per_step
-from grpo_lightning.rewards.runner import Scores
+from grpo_lightning.rewards.scoring.runner import Scores
 from grpo_lightning.types import Completion, StepScores
 
 

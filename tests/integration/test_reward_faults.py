@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from grpo_lightning.errors import RunStopped, UserError
-from grpo_lightning.rewards import RewardScorer, Scores, calling
+from grpo_lightning.rewards import RewardScorer, Scores
+from grpo_lightning.rewards.scoring import calling
 from grpo_lightning.types import Completion, Prompt
 from tests.integration import bad_rewards
 from tests.integration.command_line import grpo, rows, run, start, written
@@ -157,7 +158,7 @@ def test_async_rewards_are_cancelled_and_their_exceptions_placed(caplog: Any) ->
 
 
 def test_an_async_reward_that_blocks_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_lightning.rewards.waiting.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("grpo_lightning.rewards.scoring.waiting.GRACE_SECONDS", 0.3)
     with pytest.raises(RunStopped, match=r"^reward blocks: not done within 0\.2 s and not to be cancelled"):
         score(bad_rewards.blocks, reward_time_limit=0.2)
 

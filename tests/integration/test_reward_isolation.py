@@ -14,7 +14,7 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import accuracy, math_accuracy
-from grpo_lightning.rewards.isolation import IsolatedPool
+from grpo_lightning.rewards.isolation.pool import IsolatedPool
 
 pytestmark = pytest.mark.integration
 
@@ -127,7 +127,7 @@ def test_a_forked_child_starts_workers_of_its_own(pool):
 def test_no_process_outlives_its_owner(ending):
     program = (
         "import operator, os, signal, threading, time\n"
-        "from grpo_lightning.rewards.isolation import IsolatedPool\n"
+        "from grpo_lightning.rewards.isolation.pool import IsolatedPool\n"
         "pool = IsolatedPool(2)\n"
         "pool.run(operator.add, [(1, 2), (3, 4)])\n"
         "print(pool._process.pid, flush=True)\n"

@@ -11,7 +11,7 @@ import pytest
 from grpo_lightning.rewards import accuracy, gold_is_parsable, gsm8k_accuracy, math_accuracy
 from grpo_lightning.rewards.accuracy import GSM8KAccuracy, MathAccuracy, golds_are_parsable, gsm8k_gold
 from grpo_lightning.rewards.answers.equivalence import quick_verdict
-from grpo_lightning.rewards.isolation import Outcome
+from grpo_lightning.rewards.isolation.pool import Outcome
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grpo_lightning.rewards import tag_count, xml_count, xml_count_as_published, xml_count_three_tags
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 GOOD = "<reasoning>\na\n</reasoning>\n<answer>\n4\n</answer>\n"  # 48 characters
 

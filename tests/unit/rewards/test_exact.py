@@ -11,7 +11,7 @@ from grpo_lightning.rewards import (
     integer_answer_as_published,
     multiple_choice,
 )
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 
 def inside(answer: str) -> str:

@@ -19,7 +19,7 @@ from grpo_lightning.rewards import (
     think_answer_format_strict,
     think_format,
 )
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 THINK = "<think>\na\nb\n</think>\n<answer>\n4\n</answer>"
 REASONING = "<reasoning>\na\nb\n</reasoning>\n<answer>\n4\n</answer>\n"

@@ -11,7 +11,7 @@ from grpo_lightning.rewards import (
     reasoning_steps,
     reasoning_steps_as_published,
 )
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 
 def think(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import LanguageConsistency, RepetitionPenalty
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 
 def test_repeated_words():

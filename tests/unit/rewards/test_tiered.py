@@ -6,7 +6,7 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import ShapedAccuracy, TieredAccuracy
-from tests.unit.rewards.scoring import check
+from tests.unit.rewards.trl_form import check
 
 NOTES = "Ann has 48/2 = <<48/2=24>>24 left, 48+24 = <<48+24=72>>72 in all, <<72*1000=72,000>>72,000 grams.\n#### 18"
 

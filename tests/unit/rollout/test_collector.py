@@ -14,7 +14,7 @@ from torch import Tensor
 from grpo_lightning.advantages import group_centered
 from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
 from grpo_lightning.functional.reduction import token_mean
-from grpo_lightning.rewards.runner import RewardScorer
+from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
 from grpo_lightning.types import Completion, Prompt, Rollout, SequenceBatch
 from tests.unit.models.tiny import tiny_tokenizer

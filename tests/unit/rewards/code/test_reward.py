@@ -9,8 +9,8 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import CodeTests
-from grpo_lightning.rewards.calling import require
 from grpo_lightning.rewards.code.reward import fenced_code
+from grpo_lightning.rewards.scoring.calling import require
 
 
 @pytest.mark.parametrize(

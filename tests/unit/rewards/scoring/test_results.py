@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.results import checked_scores
+from grpo_lightning.rewards.scoring.results import checked_scores
 
 
 def test_numbers_none_and_steps() -> None:

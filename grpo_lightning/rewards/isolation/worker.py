@@ -1,4 +1,4 @@
-"""What a worker process of ``isolation`` does, and how the processes speak to one another.
+"""What a worker process does, and how the processes speak to one another.
 
 Messages are length-prefixed pickles of plain values on a socket.
 """

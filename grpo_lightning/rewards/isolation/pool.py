@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_lightning.errors import UserError, in_one_line
-from grpo_lightning.rewards.isolation_worker import Answer, plain, receive, send
+from grpo_lightning.rewards.isolation.worker import Answer, plain, receive, send
 
 TIME_LIMIT_SECONDS = 5.0
 """Wall-clock seconds for one call, counted from the moment its worker starts on it."""
@@ -32,7 +32,7 @@ WARM_UP_SECONDS = 300.0
 STOP_SECONDS = 5.0
 """For the template process to kill what it has started, before it is killed itself."""
 
-_SERVER = "grpo_lightning.rewards.isolation_server"
+_SERVER = "grpo_lightning.rewards.isolation.server"
 
 
 @dataclass(frozen=True)

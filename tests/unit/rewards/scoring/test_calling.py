@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from grpo_lightning.errors import RunStopped, UserError
-from grpo_lightning.rewards import invocation
-from grpo_lightning.rewards.calling import MOST_FAILURES, CallLog, RewardCaller, _for_workers
-from grpo_lightning.rewards.failures import Failure, stop
-from grpo_lightning.rewards.invocation import answer, load, only_row
+from grpo_lightning.rewards.scoring import invocation
+from grpo_lightning.rewards.scoring.calling import MOST_FAILURES, CallLog, RewardCaller, _for_workers
+from grpo_lightning.rewards.scoring.failures import Failure, stop
+from grpo_lightning.rewards.scoring.invocation import answer, load, only_row
 
 KEYWORDS = {"completions": ["a", "bb", "ccc"], "question": ["A?", "B?", "C?"], "trainer_state": None}
 
@@ -174,7 +174,7 @@ def test_user_errors_and_broken_exceptions() -> None:
 
 
 def test_the_search_for_the_row_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_lightning.rewards.failures.SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr("grpo_lightning.rewards.scoring.failures.SEARCH_SECONDS", 0.05)
     failure = Failure("ValueError", "x", None, "", False)
     asked = []
 

@@ -1,4 +1,4 @@
-"""The process behind ``isolation``: forks workers from a warm template, times them and kills the late ones.
+"""The process behind ``pool``: forks workers from a warm template, times them and kills the late ones.
 
 ``serve`` is its whole life. It stays single-threaded and imports only the standard library by itself, so that a fork is
 safe and takes milliseconds. What a worker has started dies with it: on Linux, processes that have lost their parent
@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_lightning.rewards.isolation_worker import Answer, die_with, flush, limit_memory, receive, send, work
+from grpo_lightning.rewards.isolation.worker import Answer, die_with, flush, limit_memory, receive, send, work
 
 PARENT_CHECK_SECONDS = 1.0
 MOST_OUTPUT_BYTES = 1 << 16

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.failures import Failure
+from grpo_lightning.rewards.scoring.failures import Failure
 
 LOGGERS = ("log_count", "log_extra", "log_metric")
 TRAINER_KEYWORDS = ("prompts", "completions", "completion_ids", "trainer_state", *LOGGERS)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.combination import Combination, Gate, LinearWeight
+from grpo_lightning.rewards.scoring.combination import Combination, Gate, LinearWeight
 
 NAN = math.nan
 TERMS = {"right": [1.0, 0.0, NAN, 1.0], "form": [0.5, 0.5, 0.5, NAN], "length": [-2.0, -2.0, -2.0, -2.0]}

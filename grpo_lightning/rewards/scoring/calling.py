@@ -21,8 +21,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
 from grpo_lightning.errors import RunStopped, UserError
-from grpo_lightning.rewards.failures import SEARCH_SECONDS, Failure, stop
-from grpo_lightning.rewards.invocation import (
+from grpo_lightning.rewards.isolation.pool import IsolatedPool, Outcome
+from grpo_lightning.rewards.scoring.failures import SEARCH_SECONDS, Failure, stop
+from grpo_lightning.rewards.scoring.invocation import (
     TRAINER_KEYWORDS,
     CallLog,
     Reward,
@@ -33,8 +34,7 @@ from grpo_lightning.rewards.invocation import (
     require,
     taken,
 )
-from grpo_lightning.rewards.isolation import IsolatedPool, Outcome
-from grpo_lightning.rewards.waiting import Raised, await_together, in_thread
+from grpo_lightning.rewards.scoring.waiting import Raised, await_together, in_thread
 
 __all__ = ["TRAINER_KEYWORDS", "CallLog", "RewardCaller", "require"]
 

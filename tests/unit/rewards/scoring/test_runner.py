@@ -8,7 +8,7 @@ import pytest
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import RewardScorer
-from grpo_lightning.rewards.runner import TRAINER_KEYWORDS
+from grpo_lightning.rewards.scoring.runner import TRAINER_KEYWORDS
 from grpo_lightning.types import Completion, Prompt
 
 

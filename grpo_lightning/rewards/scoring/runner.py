@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.calling import TRAINER_KEYWORDS, CallLog, RewardCaller, require
-from grpo_lightning.rewards.combination import Combination, Gate, WeightSchedule
-from grpo_lightning.rewards.results import checked_scores
+from grpo_lightning.rewards.scoring.calling import TRAINER_KEYWORDS, CallLog, RewardCaller, require
+from grpo_lightning.rewards.scoring.combination import Combination, Gate, WeightSchedule
+from grpo_lightning.rewards.scoring.results import checked_scores
 
 if TYPE_CHECKING:  # types needs torch, which this floor does without
     from grpo_lightning.types import Completion, Prompt, RewardFunction, StepScores

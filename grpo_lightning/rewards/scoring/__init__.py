@@ -1,0 +1,1 @@
+"""How reward functions are called, checked and put together."""
