@@ -15,17 +15,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.custom_task.baselines import BASELINES, known_rows, measure
-from experiments.custom_task.run import CONFIGS, LEARNING_RATES, RUNS, SEEDS, SWEEP_SEED, best_rate, figures, folder
+from experiments.custom_task.run import CONFIGS, LEARNING_RATES, RUNS, SEEDS, best_rate, figures, folder
 from experiments.custom_task.series import PriceMoves
 from experiments.machine import processor, versions
 
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables: collect.py -->", "<!-- end of tables -->"
+SMOOTHED = 10
+"""Steps that a point of the training curves is the mean of."""
 HEADINGS = {
-    "direction": ("direction right", "%"),
+    "direction": ("direction right (%)", "%"),
     "size_error": ("size off by (points)", ".2f"),
     "profit": ("profit a move (points)", ".2f"),
-    "rash": ("rash", "%"),
+    "rash": ("rash (%)", "%"),
     "reward": ("full reward", ".3f"),
 }
 
@@ -48,7 +50,7 @@ def main() -> None:
         "learning_rate": rate,
         "baselines": {name: measure(baseline(known_rows(), test), test) for name, baseline in BASELINES.items()},
         "trained": {name: [figures(seed, run, "test") for seed in SEEDS] for name, run in names.items()},
-        "sweep": {r: figures(SWEEP_SEED, f"full-{r}", "validation") for r in LEARNING_RATES},
+        "sweep": {r: [figures(seed, f"full-{r}", "validation") for seed in SEEDS] for r in LEARNING_RATES},
         "seconds": {str(file.parent.relative_to(RUNS)): json.loads(file.read_text()) for file in times},
     }
     (HERE / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -68,8 +70,8 @@ def result_table(record: dict[str, Any], problems: int) -> str:
 
 
 def sweep_table(record: dict[str, Any]) -> str:
-    rows = [[f"learning rate, seed {SWEEP_SEED}, validation moves", *(heading for heading, _ in HEADINGS.values())]]
-    return table(rows + [[rate, *cells([found])] for rate, found in record["sweep"].items()])
+    rows = [["learning rate, validation moves", *(heading for heading, _ in HEADINGS.values())]]
+    return table(rows + [[rate, *cells(found)] for rate, found in record["sweep"].items()])
 
 
 def cells(found: list[dict[str, float]]) -> list[str]:
@@ -90,7 +92,7 @@ def table(rows: list[list[str]]) -> str:
 
 
 def draw(record: dict[str, Any]) -> None:
-    """Direction on the test moves, size and penalty in training, one line a seed."""
+    """Direction on the test moves, size and penalty in training (mean of ten steps), one line a seed."""
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
     columns = {
         "val/test/accuracy": "Right directions, test moves (greedy)",
@@ -102,6 +104,8 @@ def draw(record: dict[str, Any]) -> None:
             for seed in SEEDS:
                 steps, values = curve(folder(seed, f"{kind}-{record['learning_rate']}"), column)
                 label = {"direction": "direction only", "full": "full reward"}[kind] if seed == SEEDS[0] else None
+                if len(values) > SMOOTHED:
+                    steps, values = steps[SMOOTHED - 1 :], np.convolve(values, np.full(SMOOTHED, 1 / SMOOTHED), "valid")
                 axes.plot(steps, values, color=color, alpha=0.8, label=label)
         axes.set(title=title, xlabel="optimizer steps")
         axes.grid(alpha=0.3)
