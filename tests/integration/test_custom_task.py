@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.custom_task import baselines
+from experiments.custom_task import baselines, collect
 from experiments.custom_task.rewards import VolatilityPenalty, direction, forecast, size_closeness
 from experiments.custom_task.series import SPLITS, PriceMoves, best_forecast, simulate
 from grpo_lightning.data.tiny_model import build_tiny_model
@@ -133,6 +133,19 @@ def test_figures_of_forecasts() -> None:
             "reward": (2 + 1 + 0.5 * (-0.5 - 0.5 - 1)) / 4,
         }
     )
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def test_the_page_shows_the_record_and_the_baselines_are_those_of_today() -> None:
+    record = json.loads((FOLDER / "results.json").read_text("utf-8"))
+    page = (FOLDER / "README.md").read_text("utf-8")
+    assert collect.result_table(record, 1994) in page
+    assert collect.sweep_table(record) in page
+    known, test = baselines.known_rows(), PriceMoves(split="test").rows()
+    for name, baseline in baselines.BASELINES.items():
+        assert baselines.measure(baseline(known, test), test) == pytest.approx(record["baselines"][name])
 
 
 # --- the command line ---------------------------------------------------------------------------------------------
