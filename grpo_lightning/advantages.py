@@ -73,7 +73,10 @@ def decoupled(
     if not _has_spread(total.masked_fill(~known, torch.nan).reshape(1, -1)).item():
         return torch.zeros_like(terms[0])
     of_batch = total[known]
-    normalized = (total - of_batch.mean()) / (of_batch.std() + eps)
+    mean = of_batch.mean()
+    if mean.abs() < ROUNDING_NOISE * of_batch.abs().max():  # else groups without any signal would get some
+        mean = torch.zeros_like(mean)
+    normalized = (total - mean) / (of_batch.std() + eps)
     return torch.where(known, normalized, 0.0).to(terms[0].dtype)
 
 

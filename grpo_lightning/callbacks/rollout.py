@@ -175,6 +175,11 @@ class RolloutCallback(L.Callback):
         if not self.rewards:
             raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
         scorer = self.make_scorer()
+        if self.normalize_each_reward and scorer.combination.clip is not None:
+            raise UserError(
+                "--rollout.reward_clip bounds the sum of the rewards, which --rollout.normalize_each_reward does not "
+                "train on; leave one of them out"
+            )
         scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
         return RolloutCollector(
             scorer,
@@ -245,6 +250,7 @@ class RolloutCallback(L.Callback):
             score_old=score,
             score_reference=partial(score, reference=True) if pl_module.needs_reference else None,
             drop_zero_advantage=pl_module.objective.zero_advantage_means_zero_gradient,
+            scores_beside_passes=not _changes_default_dtype(trainer),
             device=pl_module.device,
             trainer_state=trainer_state(trainer),
         )
@@ -269,6 +275,13 @@ class RolloutCallback(L.Callback):
     def teardown(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         # Last of all: a vLLM engine takes the default process group with it.
         self.sampler.close()
+
+
+def _changes_default_dtype(trainer: L.Trainer) -> bool:
+    """True where Lightning's precision sets torch's default dtype during a forward, for all threads (``bf16-true``)."""
+    before = torch.get_default_dtype()
+    with trainer.precision_plugin.forward_context():
+        return torch.get_default_dtype() != before
 
 
 def trainer_state(trainer: L.Trainer) -> SimpleNamespace:

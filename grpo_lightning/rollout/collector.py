@@ -81,6 +81,7 @@ class RolloutCollector:
         score_old: TokenScorer,
         score_reference: TokenScorer | None,
         drop_zero_advantage: bool,
+        scores_beside_passes: bool = True,
         device: torch.device | str = "cpu",
         trainer_state: Any = None,
     ) -> Rollout:
@@ -93,6 +94,8 @@ class RolloutCollector:
             score_old: the current policy; called only if a step of this rollout is off policy.
             score_reference: the reference policy; None if the objective needs none.
             drop_zero_advantage: leave sequences with advantage 0 out of the backward.
+            scores_beside_passes: False where the passes change settings of the whole process, which the rewards in the
+                other thread would see.
             device: of the policy.
             trainer_state: handed to reward functions.
         """
@@ -102,7 +105,9 @@ class RolloutCollector:
             completions = engine.generate(ids, self.sampling, group_size=self.group_size, seeds=seeds)
             decode(self.tokenizer, completions)
         batch = self._batch(prompts, completions)
-        scoring = self._score_in_background(prompts, completions, trainer_state)
+        scoring = self._score_in_background(prompts, completions, trainer_state, device)
+        if not scores_beside_passes:
+            scoring.result()
         if drop_zero_advantage:  # what needs no pass is known only after the rewards
             advantages = self.credit.advantages(scoring.result()[0], completions)
             windows = self._cut(batch, keep=(advantages != 0).any(dim=2).flatten())
@@ -119,8 +124,9 @@ class RolloutCollector:
             gap = self._untrained_gap(batch, windows, score_old, device)
         rewards = torch.tensor(scores.total, dtype=torch.float64)
         terms = {name: torch.tensor(term, dtype=torch.float64) for name, term in scores.terms.items()}
-        metrics = reward_figures(rewards, terms) | length_figures(completions)
-        metrics |= mean_over_ranks(scores.metrics) | sum_over_ranks(scores.counts) | clock.metrics() | gap
+        # Figures of the user's functions first: none of them can take the place of one of ours.
+        metrics = mean_over_ranks(scores.metrics) | sum_over_ranks(scores.counts)
+        metrics |= reward_figures(rewards, terms) | length_figures(completions) | clock.metrics() | gap
         dropped = (ranks.gather_rows((advantages == 0).all(dim=2).double())).mean() if drop_zero_advantage else 0.0
         metrics["rollout/frac_dropped_sequences"] = float(dropped)
         return Rollout(
@@ -138,7 +144,11 @@ class RolloutCollector:
         )
 
     def _score_in_background(
-        self, prompts: list[Prompt], completions: list[list[Completion]], trainer_state: Any
+        self,
+        prompts: list[Prompt],
+        completions: list[list[Completion]],
+        trainer_state: Any,
+        device: torch.device | str,
     ) -> Future[tuple[Scores, float]]:
         """The rewards and the seconds they took, while this thread goes on; the thread does not hold up an exit."""
         future: Future[tuple[Scores, float]] = Future()
@@ -146,6 +156,8 @@ class RolloutCollector:
         def score() -> None:
             start = time.perf_counter()
             try:
+                if torch.device(device).type == "cuda":  # of this thread: each begins on the first GPU
+                    torch.cuda.set_device(device)
                 scores = self.scorer.score(prompts, completions, trainer_state=trainer_state)
             except BaseException as error:
                 future.set_exception(error)

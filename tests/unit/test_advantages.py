@@ -129,6 +129,17 @@ def test_a_weight_decides_how_much_a_decoupled_reward_says() -> None:
     assert decoupled(terms, weights=[1.0, 1.0], estimator=lambda r: group_normalized(r, eps=0.0)).tolist() == [[0, 0]]
 
 
+def test_a_group_without_signal_gets_exactly_nothing_from_decoupled_rewards() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        terms = [torch.rand(5, 7, generator=generator, dtype=torch.float64) for _ in range(2)]
+        for term in terms:
+            term[2] = 0.3
+        advantages = decoupled(terms, weights=[0.7, 1.3], estimator=group_normalized)
+        assert advantages[2].tolist() == [0.0] * 7
+        assert (advantages[[0, 1, 3, 4]] != 0).all()
+
+
 def test_decoupled_rewards_that_are_missing() -> None:
     terms = [torch.tensor([[1.0, 0.0, NAN, NAN]]), torch.tensor([[NAN, NAN, 1.0, NAN]])]
     # The second reward is known once, so it has no spread: sums 0.70711, -0.70711, 0, and nothing for the fourth.

@@ -73,6 +73,7 @@ class CodeTests:
 
     inline = True
     best = 1.0
+    __name__ = "code_tests"
 
     def __init__(
         self,

@@ -65,11 +65,14 @@ class Combination:
             raise UserError(
                 f"--rollout.reward_weights has {len(weights)} numbers for {len(names)} rewards: give one for each"
             )
+        for weight in weights or []:
+            if not callable(weight):
+                _require_finite(weight)
         for gated, gate in (gates or {}).items():
             for name in (gated, gate.reward):
                 if name not in names:
                     raise UserError(f"--rollout.reward_gates names {name!r}; the rewards are {', '.join(names)}")
-        if clip is not None and clip[0] >= clip[1]:
+        if clip is not None and not clip[0] < clip[1]:
             raise UserError(f"--rollout.reward_clip {list(clip)}: the first number must be below the second")
         self.names = list(names)
         self.gates = dict(gates or {})
@@ -78,8 +81,13 @@ class Combination:
 
     def weights(self, step: int) -> dict[str, float]:
         """The weights in effect after ``step`` optimizer steps."""
-        weights = zip(self.names, self._weights, strict=True)
-        return {name: float(weight(step)) if callable(weight) else float(weight) for name, weight in weights}
+        weights = {
+            name: float(weight(step)) if callable(weight) else float(weight)
+            for name, weight in zip(self.names, self._weights, strict=True)
+        }
+        for weight in weights.values():
+            _require_finite(weight)
+        return weights
 
     @property
     def scheduled(self) -> set[str]:
@@ -110,3 +118,9 @@ class Combination:
             return math.nan
         low, high = self.clip or (-math.inf, math.inf)
         return min(max(math.fsum(present), low), high)
+
+
+def _require_finite(weight: float) -> None:
+    """A NaN would read as "does not apply"."""
+    if not math.isfinite(weight):
+        raise UserError(f"--rollout.reward_weights: {weight} is no weight; give finite numbers")

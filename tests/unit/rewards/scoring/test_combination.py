@@ -43,12 +43,19 @@ def test_a_scheduled_weight_moves_along_a_line_and_stays() -> None:
         ({"weights": [1.0]}, "--rollout.reward_weights has 1 numbers for 2 rewards"),
         ({"gates": {"c": Gate(reward="a", at_least=1)}}, "--rollout.reward_gates names 'c'; the rewards are a, b"),
         ({"gates": {"a": Gate(reward="d", at_least=1)}}, "--rollout.reward_gates names 'd'"),
+        ({"weights": [1.0, NAN]}, "--rollout.reward_weights: nan is no weight"),
+        ({"clip": (NAN, 1.0)}, r"--rollout.reward_clip \[nan, 1.0\]"),
         ({"clip": (1.0, 1.0)}, r"--rollout.reward_clip \[1.0, 1.0\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Combination(["a", "b"], **options)
+
+
+def test_a_schedule_that_runs_off_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--rollout\.reward_weights: inf"):
+        Combination(["a"], weights=[lambda step: math.inf]).weights(3)
 
 
 def test_a_schedule_needs_steps() -> None:
