@@ -33,9 +33,9 @@ class RepetitionPenalty:
 
     A completion of fewer than n words scores 0. Variants:
 
-    - ``default``: lower-case words cut at white space; a Chinese character is a word by itself; -
-    ``as_published``: cut at white space only, as in open-r1, for which a Chinese text is one long word without
-    repetition;
+    - ``default``: lower-case words cut at white space; a Chinese character is a word by itself;
+    - ``as_published``: cut at white space only, as in open-r1, for which a Chinese text is one long word without
+      repetition;
     - ``tokens``: token ids, as in TRL.
 
     Source: "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373, C.2); open-r1's and TRL's

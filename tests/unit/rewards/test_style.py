@@ -77,3 +77,8 @@ def test_unclosed_code_and_formulas_hide_nothing():
 def test_wrong_settings(build, message):
     with pytest.raises(UserError, match=message):
         build()
+
+
+def test_the_variants_are_told_as_a_list():
+    listed = [line.strip() for line in str(RepetitionPenalty.__doc__).splitlines() if line.strip().startswith("- ")]
+    assert [line.split("``")[1] for line in listed] == ["default", "as_published", "tokens"]
