@@ -56,7 +56,7 @@ class TieredAccuracy:
 
     ========================================  =================================================================
     right                                     1.0
-    text under 10 characters                  -1.0
+    any other text under 10 characters        -1.0
     wrong answer                              0.2 with a reasoning word (步, step, 首先, 第一, 因此, 所以), else 0.0
     no answer                                 0.1 with a reasoning word (步, step, 首先, 第一, 解), else -0.5
     ========================================  =================================================================
