@@ -104,6 +104,8 @@ class RolloutCallback(L.Callback):
         ):
             if value < 1:
                 raise UserError(f"--rollout.{name} {value}: must be at least 1")
+        if check_golds < 0:
+            raise UserError(f"--rollout.check_golds {check_golds}: a number of rows; 0 checks none")
         if group_size < 2:
             raise UserError(
                 f"--rollout.group_size {group_size}: an advantage compares a completion with the others of its group; "

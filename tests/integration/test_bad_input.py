@@ -70,6 +70,7 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--model.dtype=float16", ["--model.dtype float16: expected one of float32, bfloat16"]),
         # Values that make no sense.
         ("--rollout.group_size=1", ["--rollout.group_size 1", "use 2 or more"]),
+        ("--rollout.check_golds=-1", ["--rollout.check_golds -1: a number of rows; 0 checks none"]),
         ("--rollout.temperature=0", ["--rollout.temperature 0", "positive"]),
         ("--rollout.top_p=2", ["--rollout.top_p 2", "at most 1"]),
         ("--rollout.top_k=-1", ["--rollout.top_k -1", "0 keeps all"]),
