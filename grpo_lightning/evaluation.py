@@ -101,6 +101,7 @@ class Tally:
 
     def __init__(self, source: PromptSource, *, greedy: bool, samples: int, device: torch.device | str = "cpu") -> None:
         self.source = source
+        self._rule = RewardScorer([source.correctness])
         self.records: list[dict[str, Any]] = []
         """This rank's completions, with ``correct`` and ``greedy``."""
         self.problems = 0
@@ -139,7 +140,7 @@ class Tally:
             if prompt.valid
         ]
         groups = [[*answers, *drawn] for _, answers, drawn in asked]
-        verdicts = judge(self.source, [prompt for prompt, _, _ in asked], groups, trainer_state=trainer_state)
+        verdicts = judge(self._rule, [prompt for prompt, _, _ in asked], groups, trainer_state=trainer_state)
         for (prompt, answers, drawn), group in zip(asked, verdicts, strict=True):
             right = [verdict for verdict in group if verdict is not None]
             if len(right) < len(group):
@@ -170,6 +171,7 @@ class Tally:
 
     def result(self) -> dict[str, float]:
         """Figures over all ranks; ``accuracy`` is greedy, or pass@1 where nothing was greedy. NaN without problems."""
+        self._rule.close()
         counts = ranks.gather_objects([(self.problems, self.unreadable)])
         problems, unreadable = (sum(of_rank) for of_rank in zip(*counts, strict=True))
         # Ranks agree on the number of problems, so that all or none of them come to the exchange in `compute`.
@@ -185,23 +187,23 @@ class Tally:
 
 
 def judge(
-    source: PromptSource,
+    rule: RewardScorer,
     prompts: Sequence[Prompt],
     groups: Sequence[Sequence[Completion]],
     *,
     trainer_state: Any = None,
 ) -> list[list[bool | None]]:
-    """Verdicts of the source's rule in one call, ``[P][G]``: right is what it gives more than 0; None if it gives none.
+    """Verdicts of a source's rule in one call, ``[P][G]``: right is what it gives more than 0; None if it gives none.
 
     Args:
-        source: whose ``correctness`` judges.
+        rule: calls a source's ``correctness``.
         prompts: problems, ``[P]``.
         groups: their completions, ``[P][G]``.
         trainer_state: handed to the rule.
     """
     if not any(groups):
         return [[] for _ in groups]
-    scores = RewardScorer([source.correctness]).score(prompts, groups, trainer_state=trainer_state)
+    scores = rule.score(prompts, groups, trainer_state=trainer_state)
     return [[None if math.isnan(score) else score > 0 for score in group] for group in scores.total]
 
 

@@ -16,6 +16,7 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally, judge, wilson_interval
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.records import completion_record, write_records
+from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import decode
 from grpo_lightning.types import Completion, PromptBatch
 
@@ -65,6 +66,9 @@ class EvaluationCallback(L.Callback):
         self.max_completion_length = max_completion_length
         self.predictions: list[dict[str, Any]] = []
         self._tallies: list[Tally] = []
+        self._rules: list[RewardScorer] = []
+        """Of the evaluation sources, in ``predict``."""
+        self._scorer: RewardScorer | None = None
         self._rollout: RolloutCallback
         self._announced = False
 
@@ -148,6 +152,8 @@ class EvaluationCallback(L.Callback):
     def on_predict_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._announce()
         self.predictions = []
+        self._rules = [RewardScorer([source.correctness]) for source in trainer.datamodule.eval_sources]
+        self._scorer = self._rollout.make_scorer() if self._rollout.rewards else None
 
     def on_predict_batch_start(
         self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0
@@ -160,9 +166,9 @@ class EvaluationCallback(L.Callback):
         verdicts: list[list[bool | None]] | None = None
         if asked and all("answer" in prompt.columns for prompt in prompts):
             state = trainer_state(trainer)
-            verdicts = judge(trainer.datamodule.eval_sources[dataloader_idx], prompts, groups, trainer_state=state)
-            if self._rollout.rewards:
-                terms = self._rollout.make_scorer().score(prompts, groups, trainer_state=state).terms
+            verdicts = judge(self._rules[dataloader_idx], prompts, groups, trainer_state=state)
+            if self._scorer is not None:
+                terms = self._scorer.score(prompts, groups, trainer_state=state).terms
         for p, (prompt, group) in enumerate(asked):
             for c, completion in enumerate(group):
                 record = {**completion_record(prompt, completion), "greedy": self.greedy and c == 0}
@@ -172,6 +178,8 @@ class EvaluationCallback(L.Callback):
 
     def on_predict_end(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         self._rollout.sampler.rest()
+        for scorer in [*self._rules, *([self._scorer] if self._scorer else [])]:
+            scorer.close()
         everything = ranks.gather_objects(self.predictions)
         if ranks.rank() == 0 and trainer.datamodule.question is None:
             path, names = Path(trainer.default_root_dir) / "predictions.jsonl", trainer.datamodule.eval_names

@@ -275,6 +275,8 @@ class RolloutCallback(L.Callback):
         self.rollouts, self.num_tokens = state_dict["rollouts"], state_dict["num_tokens"]
 
     def teardown(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
+        if self._collector is not None:
+            self._collector.scorer.close()
         # Last of all: a vLLM engine takes the default process group with it.
         self.sampler.close()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grpo_lightning.evaluation import MajorityAtK, PassAtK, Tally, judge, wilson_interval
+from grpo_lightning.rewards import RewardScorer
 from grpo_lightning.types import Completion, Prompt
 
 
@@ -134,7 +135,9 @@ def test_no_problem_no_figure() -> None:
 
 def test_a_rule_that_punishes_wrong_answers_is_no_rule_that_accepts_them() -> None:
     source = _source({"good": 1.0, "bad": -1.0, "?": None})
-    assert judge(source, [_problem(), _problem()], [_says("good", "bad"), _says("?", "bad")]) == [
+    assert judge(
+        RewardScorer([source.correctness]), [_problem(), _problem()], [_says("good", "bad"), _says("?", "bad")]
+    ) == [
         [True, False],
         [None, False],
     ]

@@ -68,7 +68,7 @@ class RewardScorer:
             1 each by default.
         reward_gates: rewards that count only where another one has reached enough, by name:
             ``{soft_format: {reward: math_accuracy, at_least: 1.0}}``. Names are those of ``rewards/<name>/mean``.
-        reward_clip: least and largest weighted sum.
+        reward_clip: least and largest weighted sum of the rewards per completion; those per step are added to it.
         reward_time_limit: seconds for one call of a function with all completions of a rollout; see ``RewardCaller``.
         reward_on_timeout: score of a completion on which a function exceeds its limits.
         reward_memory_limit_gib: memory that a function may take.
@@ -106,6 +106,10 @@ class RewardScorer:
             reward_on_timeout=self._caller.on_timeout,
             reward_memory_limit_gib=self._caller.memory_limit / (1 << 30),
         )
+
+    def close(self) -> None:
+        """End the functions' worker processes; the next ``score`` starts new ones."""
+        getattr(self._caller, "close", lambda: None)()
 
     def require_columns(self, columns: Iterable[str]) -> None:
         """Find before the first rollout what ``score`` would find after it.
