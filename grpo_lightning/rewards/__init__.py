@@ -35,7 +35,7 @@ from grpo_lightning.rewards.layout import (
     think_format,
 )
 from grpo_lightning.rewards.lengths import CosineLength, KimiLength, SoftOverlongPunishment
-from grpo_lightning.rewards.marks import best, inline
+from grpo_lightning.rewards.marks import best, gold_reader, inline
 from grpo_lightning.rewards.reasoning import (
     ReasoningKeywords,
     reasoning_length,
@@ -73,6 +73,7 @@ __all__ = [
     "exact_answer",
     "exact_answer_as_published",
     "gold_is_parsable",
+    "gold_reader",
     "gsm8k_accuracy",
     "inline",
     "integer_answer",

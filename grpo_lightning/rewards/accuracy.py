@@ -16,7 +16,7 @@ from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.isolation.pool import SHARED_POOL
-from grpo_lightning.rewards.marks import best, inline
+from grpo_lightning.rewards.marks import best, gold_reader, inline
 
 LogCount = Callable[[str, float], None]
 """``log_count(name, number)``, as the scorer offers it."""
@@ -38,12 +38,20 @@ def gsm8k_gold(answer: Any) -> str:
 
 @inline
 @best(1.0)
-def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
+@gold_reader(gsm8k_gold)
+def gsm8k_accuracy(
+    completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
+) -> list[float | None]:
     """1.0 if the completion's final number is the gold one, else 0.0; None if the gold is not a number.
 
     The last ``#### x`` counts; other marked forms (``\\boxed``, ``<answer>``, "the answer is") are taken too. A number
     that merely stands last in the text is no answer. No algebra: ``18``, ``18.00``, ``$18`` and ``18 dollars`` agree.
     Source: GSM8K (arXiv 2110.14168), whose solutions end in ``#### x``.
+
+    Args:
+        completions: texts or chat messages.
+        answer: gold numbers, or worked solutions that end in one.
+        log_count: counts completions whose gold is not a number (``unreadable_golds``).
     """
     scores: list[float | None] = []
     for completion, gold in zip(completions, answer, strict=True):
@@ -53,6 +61,8 @@ def gsm8k_accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) 
             continue
         number = number_of(final_answer(completion_text(completion)))
         scores.append(float(number is not None and same_number(gold_number, number)))
+    if log_count is not None:
+        log_count("unreadable_golds", scores.count(None))
     return scores
 
 
@@ -71,11 +81,14 @@ class GSM8KAccuracy:
     __name__ = "gsm8k_accuracy"
     inline = True
     best = 1.0
+    gold_reader = staticmethod(gsm8k_gold)
 
     def __init__(self, *, flexible: bool = False) -> None:
         self.flexible = flexible
 
-    def __call__(self, completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
+    def __call__(
+        self, completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
+    ) -> list[float | None]:
         pattern = _PUBLISHED_FLEXIBLE if self.flexible else _PUBLISHED_STRICT
         scores: list[float | None] = []
         for completion, gold in zip(completions, answer, strict=True):
@@ -84,6 +97,8 @@ class GSM8KAccuracy:
             number = parse_number(found[-1].replace(",", "").rstrip(".")) if found else None
             right = gold_number is not None and number is not None and same_number(gold_number, number)
             scores.append(None if gold_number is None else float(right))
+        if log_count is not None:
+            log_count("unreadable_golds", scores.count(None))
         return scores
 
 

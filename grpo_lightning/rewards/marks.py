@@ -1,6 +1,7 @@
 """Marks on reward functions, which the scorer and the start-up check read.
 
-A mark is an attribute, so that an object with ``__call__`` can have it as well: ``inline = True``, ``best = 2.0``.
+A mark is an attribute, so that an object with ``__call__`` can have it as well: ``inline = True``, ``best = 2.0``,
+``gold_reader = staticmethod(gold_text)``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ def best(score: float) -> Callable[[RewardT], RewardT]:
 
     def mark(reward: RewardT) -> RewardT:
         reward.best = score  # type: ignore[attr-defined]
+        return reward
+
+    return mark
+
+
+def gold_reader(read: Callable[[Any], str | None]) -> Callable[[RewardT], RewardT]:
+    """For a reward whose golds are longer than its answers: GSM8K's are worked solutions that end in ``#### 72``.
+
+    The start-up check writes what ``read`` finds into the layout that the prompt asks for; without this mark, the gold
+    as it stands.
+
+    Args:
+        read: from a row's ``answer`` to what a right reply gives as its answer; None or empty if it holds none.
+    """
+
+    def mark(reward: RewardT) -> RewardT:
+        reward.gold_reader = read  # type: ignore[attr-defined]
         return reward
 
     return mark

@@ -286,6 +286,15 @@ def test_what_was_late_or_unreadable_is_counted(monkeypatch):
     assert counts == {"timeouts": 2, "unreadable_golds": 1}
 
 
+@pytest.mark.parametrize("reward", [gsm8k_accuracy, GSM8KAccuracy(), GSM8KAccuracy(flexible=True)])
+def test_golds_of_gsm8k_are_read_and_the_unreadable_counted(reward):
+    counts = {}
+    golds = ["Half of 144.\n#### 72", "1,234", "many"]
+    scores = reward(completions=["#### 72", "#### 5", "#### 5"], answer=golds, log_count=counts.__setitem__)
+    assert (scores, counts) == ([1.0, 0.0, None], {"unreadable_golds": 1})
+    assert [reward.gold_reader(gold) for gold in golds] == ["72", "1234", "many"]
+
+
 def test_correctness_rewards_say_what_a_right_answer_earns():
     for reward in (math_accuracy, gsm8k_accuracy, MathAccuracy(), GSM8KAccuracy()):
         assert (reward.best, reward.inline) == (1.0, True)
