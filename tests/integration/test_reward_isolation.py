@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
+import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -67,6 +71,45 @@ def test_one_worker_serves_all_calls_that_ask_for_one(pool):
     assert _children_of(pool._process.pid) == 1
     os.kill(pids.pop(), signal.SIGKILL)  # as the kernel does where memory is short
     assert pool.run(operator.add, [(1, 2)], workers=1)[0].value == 3
+
+
+def test_a_worker_that_is_stuck_while_idle_is_replaced(pool):
+    text = "".join(map(str, range(400_000)))  # 2.3 MB, more than a socket holds
+    (pid,) = (outcome.value for outcome in pool.run(_leaves_a_thread_that_holds_the_interpreter, [()], workers=1))
+    time.sleep(0.5)
+    start = time.monotonic()
+    outcomes = pool.run(_length_and_pid, [(text,)], workers=1, time_limit=60)
+    assert [(outcome.failure, outcome.value[0]) for outcome in outcomes] == [(None, len(text))]
+    assert outcomes[0].value[1] != pid
+    assert time.monotonic() - start < 15
+    assert not _alive(pid)
+
+
+def test_half_an_answer_is_none(pool):
+    start = time.monotonic()
+    outcomes = pool.run(_half_an_answer, [()], time_limit=60)
+    assert outcomes[0].failure == "timeout"
+    assert time.monotonic() - start < 20
+
+
+def test_large_calls_and_answers_take_their_time(pool):
+    text = "ab" * 60_000_000
+    assert pool.run(operator.mul, [(text, 1)], time_limit=60)[0].value == text
+
+
+def test_a_call_that_no_worker_can_take_is_not_tried_for_ever(pool):
+    outcomes = pool.run(len, [("ab" * 40_000_000,), ("a",)], memory_limit=1 << 25, workers=1)
+    assert [(outcome.failure, outcome.value) for outcome in outcomes] == [("crash", None), (None, 1)]
+
+
+def test_a_worker_is_forked_again_for_another_memory_limit(pool):
+    assert [
+        pool.run(operator.mul, [(b"x", 1 << 28)], memory_limit=1 << limit)[0].failure for limit in (26, 30, 26)
+    ] == [
+        "memory",
+        None,
+        "memory",
+    ]
 
 
 def test_nothing_goes_on_after_nothing_but_failures(pool):
@@ -144,6 +187,38 @@ def test_no_process_outlives_its_owner(ending):
     assert not _in_session(server)
 
 
+@pytest.mark.parametrize("what", ["import", "worker"])
+def test_a_killed_owner_is_noticed_in_the_middle_of(what):
+    here = "tests.integration.test_reward_isolation"
+    calls = {
+        "import": "pool.run(len, [('a',)], warm_up=here._sleeps)",
+        "worker": (
+            "pool.run(here._leaves_a_thread_that_holds_the_interpreter, [()], workers=1)\n"
+            "time.sleep(0.5)\n"
+            "pool.run(len, [('ab' * 2_000_000,)], workers=1)"
+        ),
+    }
+    program = (
+        "import os, signal, threading, time\n"
+        f"import {here} as here\n"
+        "from grpo_lightning.rewards.isolation.pool import IsolatedPool\n"
+        "pool = IsolatedPool(1)\n"
+        "thread = threading.Thread(target=pool.run, args=(len, [('a',)]))\n"  # whose end is not the process's
+        "thread.start()\n"
+        "thread.join()\n"
+        "print(pool._process.pid, pool.run(os.getpid, [()])[0].value, flush=True)\n" + calls[what]
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    server, _ = (int(pid) for pid in owner.stdout.readline().split())
+    time.sleep(2.0)
+    owner.kill()
+    owner.communicate()
+    deadline = time.monotonic() + 2
+    while (_alive(server) or _in_session(server)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (_alive(server), _in_session(server)) == (False, 0)
+
+
 def test_workers_never_import_torch(pool):
     assert pool.run(_heavy_modules, [()], warm_up=accuracy.symbolic.warm_up)[0].value == []
 
@@ -173,6 +248,30 @@ def test_hostile_answers_score_zero_in_time(monkeypatch):
     pool.close()
     assert scores == [1.0 if i % 8 == 7 else 0.0 for i in range(256)]
     assert elapsed < limit * 8 / 2 + 5
+
+
+def _leaves_a_thread_that_holds_the_interpreter():
+    def match():
+        time.sleep(0.2)
+        re.match(r"(a+)+$", "a" * 40 + "b")
+
+    threading.Thread(target=match, daemon=True).start()
+    return os.getpid()
+
+
+def _length_and_pid(text):
+    return len(text), os.getpid()
+
+
+def _half_an_answer():
+    for descriptor in range(3, 30):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as channel:
+            channel.send(struct.pack("!Q", 1 << 40) + b"abc")
+    time.sleep(60)
+
+
+def _sleeps():
+    time.sleep(60)
 
 
 def _exit_if_odd(number):

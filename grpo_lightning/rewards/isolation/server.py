@@ -24,6 +24,8 @@ from typing import Any
 from grpo_lightning.rewards.isolation.worker import Answer, die_with, flush, limit_memory, receive, send, work
 
 PARENT_CHECK_SECONDS = 1.0
+PATIENCE_SECONDS = 5.0
+"""For a worker to take a call or to finish an answer that it has begun, on top of what the size takes."""
 MOST_OUTPUT_BYTES = 1 << 16
 """What the workers of one request may print, in all; the rest is read and dropped."""
 
@@ -38,6 +40,8 @@ class _Worker:
     """Where its stdout and stderr are read; -1 once it has closed both."""
     item: int | None = None
     deadline: float = 0.0
+    is_new: bool = True
+    """False once it has been given an item."""
     ended: bool = False
 
     def is_gone(self) -> bool:
@@ -52,6 +56,7 @@ class _Server:
         self.workers: list[_Worker] = []
         self.warmed: set[bytes] = set()
         self.kept: set[int] = set()
+        self.memory = 0
         self.output, self.dropped = bytearray(), 0
 
     def serve(self) -> None:
@@ -87,7 +92,8 @@ class _Server:
         Once ``give_up`` items have failed before any has not, the rest is skipped.
         """
         waiting, answers = deque(range(len(payloads))), dict[int, Answer]()
-        self.keep_workers(count)
+        self.keep_workers(count if memory == self.memory else 0)
+        self.memory = memory
         good = False
         while len(answers) < len(payloads):
             if give_up and len(answers) >= give_up and not good:
@@ -95,8 +101,9 @@ class _Server:
                 break
             while len(self.workers) < min(count, len(waiting) + sum(w.item is not None for w in self.workers)):
                 self.fork(memory)
-            for worker in [worker for worker in self.workers if worker.item is None and waiting]:
-                self.start(worker, waiting, payloads, limit)
+            for worker in [worker for worker in self.workers if worker.item is None]:
+                if waiting and (failure := self.start(worker, waiting, payloads, limit)):
+                    answers[waiting.popleft()] = failure
             for worker, answer in self.wait(limit):
                 assert worker.item is not None
                 answers[worker.item] = answer
@@ -106,17 +113,23 @@ class _Server:
                     self.end(worker)
         return [answers.get(index, ("skipped", "not called")) for index in range(len(payloads))]
 
-    def start(self, worker: _Worker, waiting: deque[int], payloads: list[bytes], limit: float) -> None:
-        """Give the next item to an idle worker; one that died while idle is dropped and costs no item."""
-        if not waiting:
-            return
+    def start(self, worker: _Worker, waiting: deque[int], payloads: list[bytes], limit: float) -> Answer | None:
+        """Give the next item to an idle worker; what there is to say about the item if it cannot be given to any.
+
+        A worker that has died while idle is dropped and costs no item; nor does one that is stuck in what an earlier
+        item has left running. A new one has no excuse, and another would fare no better.
+        """
         try:
-            send(worker.channel, payloads[waiting[0]])
-        except OSError:
+            send(worker.channel, payloads[waiting[0]], patience=PATIENCE_SECONDS)
+        except OSError as error:
             self.end(worker)
-            return
-        worker.item = waiting.popleft()
+            if not worker.is_new:
+                return None
+            late = isinstance(error, TimeoutError)
+            return ("timeout", "not taken in time") if late else ("crash", "its process ended")
+        worker.item, worker.is_new = waiting.popleft(), False
         worker.deadline = time.monotonic() + limit
+        return None
 
     def wait(self, limit: float) -> list[tuple[_Worker, Answer]]:
         """Workers that are done with their item, one way or another."""
@@ -134,8 +147,10 @@ class _Server:
                 self.read_output(worker)
             if worker.channel in ready:
                 try:
-                    done.append((worker, receive(worker.channel)))
+                    done.append((worker, receive(worker.channel, patience=PATIENCE_SECONDS)))
                     self.read_output(worker)
+                except TimeoutError:
+                    done.append((worker, ("timeout", "its answer has no end")))
                 except (EOFError, OSError, pickle.UnpicklingError):
                     done.append((worker, ("crash", "its process ended")))
             elif time.monotonic() >= worker.deadline:
@@ -177,6 +192,7 @@ class _Server:
                 channel.close()
             for output in [read, *(worker.output for worker in self.workers if worker.output >= 0)]:
                 os.close(output)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setpgid(0, 0)
             for stream in (1, 2):
                 os.dup2(write, stream)
@@ -230,8 +246,19 @@ def _children() -> set[int]:
 
 def serve(parent: socket.socket, creator: int) -> None:
     """Answer requests as long as the process ``creator`` lives and keeps its end of the socket open."""
+
+    def end_if_orphaned(*_: Any) -> None:
+        if os.getppid() != creator:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise EOFError
+
+    # The kernel's word that the parent is gone ends what would go on without looking, such as a slow import. It comes
+    # for every thread that has started this process or taken it over as well. A scheduler's SIGTERM goes to the parent
+    # too, which is the one to end this process.
+    signal.signal(signal.SIGTERM, end_if_orphaned)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
+        die_with(creator, signal.SIGTERM)
     server = _Server(parent, creator)
     try:
         server.serve()

@@ -15,7 +15,11 @@ import signal
 import socket
 import struct
 import sys
+import time
 from typing import Any
+
+SLOWEST_BYTES_PER_SECOND = 1e7
+"""At which a message passes, after some seconds for a busy machine; sockets do a hundred times that."""
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
@@ -35,21 +39,46 @@ def plain(payload: bytes) -> Any:
     return _Plain(io.BytesIO(payload)).load()
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Write one pickled message of plain values."""
+def send(channel: socket.socket, message: Any, *, patience: float | None = None) -> None:
+    """Write one pickled message of plain values.
+
+    Args:
+        channel: where to.
+        message: what to.
+        patience: seconds for the other side to take it, on top of what its size takes at the slowest; None waits.
+
+    Raises:
+        TimeoutError: if the other side does not take it.
+    """
     payload = pickle.dumps(message)
+    channel.settimeout(None if patience is None else patience + len(payload) / SLOWEST_BYTES_PER_SECOND)
     channel.sendall(struct.pack("!Q", len(payload)) + payload)
 
 
-def receive(channel: socket.socket) -> Any:
-    """Read one message; ``EOFError`` if the other side is gone."""
-    (size,) = struct.unpack("!Q", _read(channel, 8))
-    return plain(_read(channel, size))
+def receive(channel: socket.socket, *, patience: float | None = None) -> Any:
+    """Read one message.
+
+    Args:
+        channel: where from.
+        patience: as for ``send``.
+
+    Raises:
+        EOFError: if the other side is gone.
+        TimeoutError: if the message does not come to its end.
+    """
+    start = time.monotonic()
+    (size,) = struct.unpack("!Q", _read(channel, 8, start, patience))
+    return plain(_read(channel, size, start, patience))
 
 
-def _read(channel: socket.socket, size: int) -> bytes:
+def _read(channel: socket.socket, size: int, start: float, patience: float | None) -> bytes:
     parts = bytearray()
     while len(parts) < size:
+        if patience is not None:  # counted in what has come: a broken message may announce any size
+            left = start + patience + len(parts) / SLOWEST_BYTES_PER_SECOND - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
         part = channel.recv(min(size - len(parts), 1 << 20))
         if not part:
             raise EOFError
@@ -57,10 +86,10 @@ def _read(channel: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-def die_with(server: int) -> None:
-    """Have the kernel kill this process once its parent is gone."""
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != server:  # it died before the signal was set
+def die_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal this process once its parent is gone, or the thread in it that has started this one."""
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, by)
+    if os.getppid() != parent:  # it died before the signal was set
         os._exit(1)
 
 
