@@ -18,10 +18,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
-from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
+from grpo_lightning.callbacks.right_replies import WORK, continuation, right_replies
+from grpo_lightning.data.answer_formats import AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards.scoring.runner import RewardScorer
+from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.types import Completion, Prompt
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,6 @@ CALL_ROWS = 64
 """Rows of one call, so that a reward's time limit is not spent on a whole data set."""
 NAMED_IN_ERROR, NAMED_IN_WARNING = 5, 20
 ROUNDING = 1e-9
-WORK = "..."
-"""Stands for the reasoning in rows that have no worked solution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +50,19 @@ class Refused:
     def __str__(self) -> str:
         gold = repr(self.gold if len(self.gold) <= 40 else f"{self.gold[:40]}...")
         return f"row {self.row} {gold} ({'unreadable' if math.isnan(self.score) else f'{self.score:g}'})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What was looked at."""
+
+    source: str
+    rows: int
+    """To be looked at, over all ranks."""
+    checked: int
+    """Looked at before the verdict stood."""
+    elsewhere: int
+    """Of these, rows to which the reward does not apply."""
 
 
 def check_all_golds(
@@ -81,9 +93,13 @@ def check_all_golds(
 class GoldCheck:
     """Refuses data of which more than 1% of the golds do not earn a reward's best, and warns of the others by row.
 
-    The golds are the rows' ``answer``. A reward that does not name this column, as one that runs unit tests, is given
-    the rows' ``solution`` too, plain and as a block of code. One layout that earns the best is enough. Rows are shared
-    out over the ranks, which come to the same verdict together.
+    The golds are the rows' ``answer``, of which the reward's ``gold_reader`` (``rewards.gold_reader``) takes what a
+    right reply gives. A reward that does not name this column, as one that runs unit tests, is given the rows'
+    ``solution`` too, plain and as a block of code. One layout that earns the best is enough. Rows are shared out over
+    the ranks, which come to the same verdict together.
+
+    None says that a reward does not apply to a row: in mixed data such rows count neither as right nor as wrong, unless
+    the reward counts them as ``unreadable_golds`` (``log_count``) or applies to no row at all.
 
     Args:
         answer_format: the layout that the prompts ask for.
@@ -123,35 +139,46 @@ class GoldCheck:
             log.info("%s: not tried on right answers, since no row has a 'solution' to try it on", what)
             return
         chosen = spread(prompts, most)
-        allowed = len(chosen) - math.ceil(ENOUGH * len(chosen))
-        checked, refused = 0, []
+        read = getattr(reward, "gold_reader", str)
+        checked, elsewhere, refused = 0, 0, []
         order: list[int] = []
         mine = chosen[ranks.rank() :: ranks.world_size()]
         for start in range(0, len(mine), CALL_ROWS):
             some = mine[start : start + CALL_ROWS]
             checked += len(some)
-            for prompt, score in zip(some, self._scores(scorer, some, best, column, order), strict=True):
-                if not score >= best - ROUNDING:
+            replies = [right_replies(prompt, self.answer_format, column=column, read=read) for prompt in some]
+            scores = self._scores(scorer, some, replies, best, order)
+            unreadable = self._unreadable(scorer, some, replies, scores)
+            for row, (prompt, score) in enumerate(zip(some, scores, strict=True)):
+                if math.isnan(score) and row not in unreadable:
+                    elsewhere += 1
+                elif not score >= best - ROUNDING:
                     refused.append(Refused(row=prompt.row, gold=str(prompt.columns.get(column)), score=score))
-            if len(refused) > allowed:  # the verdict stands, and the rest may take long
+            if len(refused) > _allowed(len(chosen)):  # the verdict stands, and the rest may take long
                 break
-        checked = sum(ranks.gather_objects([checked]))
+        counted = ranks.gather_objects([(checked, elsewhere)])
+        checked, elsewhere = (sum(of_ranks) for of_ranks in zip(*counted, strict=True))
         refused = sorted(ranks.gather_objects(refused), key=lambda one: one.row)
-        _tell(what, prompts[0].source, refused, checked=checked, allowed=allowed, best=best)
+        sample = Sample(source=prompts[0].source, rows=len(chosen), checked=checked, elsewhere=elsewhere)
+        _tell(what, sample, refused, best=best)
 
     def _scores(
-        self, scorer: RewardScorer, prompts: Sequence[Prompt], best: float, column: str, order: list[int]
+        self,
+        scorer: RewardScorer,
+        prompts: Sequence[Prompt],
+        replies: Sequence[Sequence[str]],
+        best: float,
+        order: list[int],
     ) -> list[float]:
         """The highest score of each gold's layouts; a further layout is tried only where none was right before.
 
         Args:
             scorer: of the one reward.
             prompts: with the golds.
+            replies: right ones, for each prompt.
             best: what a right answer earns.
-            column: that holds the golds.
             order: in which layouts are tried, by number; the one that was right comes first from now on.
         """
-        replies = [_replies(prompt, self.answer_format, column) for prompt in prompts]
         scores = [math.nan] * len(prompts)
         order += range(len(order), max(map(len, replies)))
         for number in list(order):
@@ -159,18 +186,49 @@ class GoldCheck:
             left = [row for row in left if number < len(replies[row])]
             if not left:
                 continue
-            written = [[self._completion(prompts[row].prefill, replies[row][number])] for row in left]
-            asked = [prompts[row] for row in left]
-            given = scorer.score(asked, written, trainer_state=self.trainer_state).total
-            for row, (score,) in zip(left, given, strict=True):
+            given = self._ask(scorer, [(prompts[row], replies[row][number]) for row in left])
+            for row, (score,) in zip(left, given.total, strict=True):
                 scores[row] = score if math.isnan(scores[row]) else max(scores[row], score)
             if any(scores[row] >= best - ROUNDING for row in left):
                 order.remove(number)
                 order.insert(0, number)
         return scores
 
+    def _unreadable(
+        self,
+        scorer: RewardScorer,
+        prompts: Sequence[Prompt],
+        replies: Sequence[Sequence[str]],
+        scores: Sequence[float],
+    ) -> set[int]:
+        """Of the rows without a score, those whose golds the reward should read and cannot.
+
+        A row without an answer may be one to which the reward does not apply: any reply shows it. Functions count over
+        a whole call; where they count some of the rows only, each is asked about by itself.
+        """
+        unknown = [row for row, score in enumerate(scores) if math.isnan(score)]
+        written = {row: (prompts[row], replies[row][0] if replies[row] else WORK) for row in unknown}
+        found = {row for row in unknown if not replies[row] and str(prompts[row].columns.get("answer") or "").strip()}
+        asked = [row for row in unknown if row not in found]
+        number = self._count_unreadable(scorer, [written[row] for row in asked])
+        if 0 < number < len(asked):
+            return found | {row for row in asked if self._count_unreadable(scorer, [written[row]])}
+        return found | set(asked if number else [])
+
+    def _count_unreadable(self, scorer: RewardScorer, written: Sequence[tuple[Prompt, str]]) -> float:
+        if not written:
+            return 0.0
+        scores = self._ask(scorer, written)
+        # What pays for any reply where there is no answer does not know that there is none.
+        paid = sum(not math.isnan(score) for (score,) in scores.total)
+        return paid + scores.counts.get(f"rewards/{scorer.names[0]}/unreadable_golds", 0.0)
+
+    def _ask(self, scorer: RewardScorer, written: Sequence[tuple[Prompt, str]]) -> Scores:
+        completions = [[self._completion(prompt.prefill, reply)] for prompt, reply in written]
+        return scorer.score([prompt for prompt, _ in written], completions, trainer_state=self.trainer_state)
+
     def _completion(self, prefill: str, reply: str) -> Completion:
-        text = _continuation(prefill, reply)
+        text = continuation(prefill, reply)
         token_ids = self.tokenizer.encode(text, add_special_tokens=False)
         return Completion(token_ids=token_ids, logprobs=[0.0] * len(token_ids), finished=True, text=text)
 
@@ -182,52 +240,36 @@ def spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     return [prompts[i * len(prompts) // most] for i in range(most)]
 
 
-def _tell(what: str, source: str, refused: list[Refused], *, checked: int, allowed: int, best: float) -> None:
+def _allowed(rows: int) -> int:
+    """How many of so many golds may fail."""
+    return rows - math.ceil(ENOUGH * rows)
+
+
+def _tell(what: str, sample: Sample, refused: list[Refused], *, best: float) -> None:
+    tried, source = sample.checked - sample.elsewhere, sample.source
+    if not tried:
+        raise UserError(
+            f"{what}: does not apply (returns None) to any of {sample.checked} rows of {source}, so it can teach "
+            "nothing; choose another reward or other rows, or start all the same with --rollout.check_golds 0"
+        )
+    if sample.elsewhere:
+        log.info("%s: does not apply (returns None) to %d rows of %s", what, sample.elsewhere, source)
     if not refused:
-        log.info("%s: all of %d golds of %s earn %g", what, checked, source, best)
+        log.info("%s: all of %d golds of %s earn %g", what, tried, source, best)
         return
-    share = f"{len(refused)} of {checked} golds of {source}"
-    if len(refused) <= allowed:
+    share = f"{len(refused)} of {tried} golds of {source}"
+    of_all = sample.rows - sample.elsewhere
+    if len(refused) <= _allowed(of_all):
         log.warning("%s: %s do not earn its best, %g: %s", what, share, best, _named(refused, NAMED_IN_WARNING))
         return
     raise UserError(
-        f"{what}: {share} ({len(refused) / checked:.1%}) do not earn its best, {best:g}, when they are laid out as the "
-        f"prompt asks; at most {1 - ENOUGH:.0%} may: {_named(refused, NAMED_IN_ERROR)}; mend the rows or choose a "
-        "fitting reward or --data.template.answer_format, or start all the same with --rollout.check_golds 0"
+        f"{what}: {share} ({len(refused) / tried:.1%}) do not earn its best, {best:g}, when they are laid out as the "
+        f"prompt asks; at most {1 - ENOUGH:.0%} may, {_allowed(of_all)} of {of_all}: "
+        f"{_named(refused, NAMED_IN_ERROR)}; mend the rows or choose a fitting reward or "
+        "--data.template.answer_format, or start all the same with --rollout.check_golds 0"
     )
 
 
 def _named(refused: list[Refused], most: int) -> str:
     names = ", ".join(str(one) for one in refused[:most])
     return f"{names} and {len(refused) - most} more" if len(refused) > most else names
-
-
-def _replies(prompt: Prompt, asked: AnswerFormat, column: str) -> list[str]:
-    """Right replies, the likeliest first. A row without a gold has none."""
-    answer, solution = (prompt.columns.get(name) for name in ("answer", "solution"))
-    solution = solution if isinstance(solution, str) and solution.strip() else None
-    golds = [] if answer is None or not str(answer).strip() else [str(answer)]
-    if column == "solution" and solution:
-        golds = [f"```python\n{solution}\n```", solution, *golds]
-    formats = [asked]
-    if asked is ANSWER_FORMATS["none"]:
-        # The prompt leaves the layout open, or asks in words of its own: whatever the reward looks for is right.
-        formats += ANSWER_FORMATS.values()
-    replies = []
-    for answer_format in formats:
-        for gold in golds:
-            work = WORK if solution is None or solution in gold else solution
-            replies += [answer_format.show(gold), answer_format.show(gold, work)]
-    if golds and solution and asked is ANSWER_FORMATS["none"]:
-        replies.append(solution)
-    return replies
-
-
-def _continuation(prefill: str, reply: str) -> str:
-    """The reply as a model would write it where the prompt's template has opened ``<think>`` or ``<reasoning>``."""
-    opened = prefill.strip()
-    if not opened or "</" in opened:
-        return reply
-    if reply.startswith(opened):
-        return reply.removeprefix(opened).lstrip()
-    return f"\n{opened.replace('<', '</')}\n{reply}"

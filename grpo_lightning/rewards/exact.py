@@ -12,7 +12,7 @@ from typing import Any
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
-from grpo_lightning.rewards.marks import best, inline
+from grpo_lightning.rewards.marks import best, gold_reader, inline
 from grpo_lightning.rewards.words import last_inside
 
 _INTEGER = re.compile(r"[-+\u2212]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
@@ -22,8 +22,24 @@ _LONGEST_ANSWER = 200
 """Characters of an answer that is still read as a number."""
 
 
+def gold_text(answer: Any) -> str:
+    """A gold answer as text, stripped: what stands after its last ``####``, or all of it."""
+    return str(answer).rpartition("####")[2].strip()
+
+
+def gold_letter(answer: Any) -> str | None:
+    """The letter A to D that a gold is or, in a whole reply, boxes last; None if there is none."""
+    text = str(answer).strip()
+    bare = _BARE_LETTER.fullmatch(text)
+    if bare:
+        return bare.group(1)
+    boxed = _BOXED_LETTER.findall(text)
+    return boxed[-1] if boxed else None
+
+
 @best(2.0)
 @inline
+@gold_reader(gold_text)
 def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """2.0 if the text in the last ``<answer>...</answer>`` is the gold one, else 0.0; None for an empty gold.
 
@@ -42,6 +58,7 @@ def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **_: Any) ->
 
 @best(2.0)
 @inline
+@gold_reader(gold_text)
 def exact_answer_as_published(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """2.0 if the texts are equal, character by character, else 0.0; None for an empty gold.
 
@@ -75,6 +92,7 @@ def integer_answer_as_published(completions: Sequence[Any], **_: Any) -> list[fl
 
 @best(2.0)
 @inline
+@gold_reader(gold_letter)
 def multiple_choice(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     r"""2.0 if the last ``<answer>...</answer>`` holds the gold letter as ``\boxed{A}`` to ``\boxed{D}``, else 0.0.
 
@@ -82,15 +100,10 @@ def multiple_choice(completions: Sequence[Any], answer: Sequence[Any], **_: Any)
     letter counts; None for a gold without one. Source: correctness reward of the recipe for multiple-choice logic.
     """
     scores: list[float | None] = []
-    for completion, gold in zip(completions, map(_gold_letter, answer), strict=True):
+    for completion, gold in zip(completions, map(gold_letter, answer), strict=True):
         letters = set(_BOXED_LETTER.findall(last_inside(completion_text(completion), "answer") or ""))
         scores.append(2.0 * (letters == {gold}) if gold else None)
     return scores
-
-
-def gold_text(answer: Any) -> str:
-    """A gold answer as text, stripped: what stands after its last ``####``, or all of it."""
-    return str(answer).rpartition("####")[2].strip()
 
 
 def equal_numbers(first: str, second: str) -> bool:
@@ -105,12 +118,3 @@ def _number(text: str) -> Number | None:
 
 def _between_tags_as_published(text: str) -> str:
     return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
-
-
-def _gold_letter(answer: Any) -> str | None:
-    text = str(answer).strip()
-    bare = _BARE_LETTER.fullmatch(text)
-    if bare:
-        return bare.group(1)
-    boxed = _BOXED_LETTER.findall(text)
-    return boxed[-1] if boxed else None

@@ -73,6 +73,7 @@ class TieredAccuracy:
     __name__ = "tiered_accuracy"
     inline = True
     best = 1.0
+    gold_reader = staticmethod(gold_text)
 
     def __init__(self, *, variant: Variant = "default") -> None:
         self.variant = one_of("TieredAccuracy", "variant", variant, ("default", "as_published"))
@@ -115,6 +116,7 @@ class ShapedAccuracy:
     __name__ = "shaped_accuracy"
     inline = True
     best = 1.0
+    gold_reader = staticmethod(gold_text)
 
     def __init__(self, *, variant: ShapedVariant = "default", cap: float | None = None) -> None:
         self.variant = one_of("ShapedAccuracy", "variant", variant, ("default", "documented", "as_published"))

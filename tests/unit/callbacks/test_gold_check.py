@@ -18,7 +18,20 @@ from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormatName
 from grpo_lightning.data.arithmetic import RunningTotals, running_total_accuracy
 from grpo_lightning.data.gsm8k import split_answer
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards import RewardScorer, best, gsm8k_accuracy, inline, math_accuracy
+from grpo_lightning.rewards import (
+    GSM8KAccuracy,
+    RewardScorer,
+    ShapedAccuracy,
+    TieredAccuracy,
+    best,
+    exact_answer,
+    exact_answer_as_published,
+    gold_reader,
+    gsm8k_accuracy,
+    inline,
+    math_accuracy,
+    multiple_choice,
+)
 from grpo_lightning.types import Prompt
 from tests.unit.data.character_tokenizer import letters
 
@@ -29,7 +42,7 @@ TAGS = re.compile(r"<answer>\s*(\S+)\s*</answer>\s*\Z")
 
 
 class Reward:
-    """Pays for the gold where ``pattern`` finds it; keeps the texts it was given."""
+    """Pays for the gold where ``pattern`` finds it, cannot read "?" and does not apply to "chat"; keeps the texts."""
 
     inline = True
     __name__ = "found"
@@ -41,7 +54,9 @@ class Reward:
         self.seen: list[str] = []
         self.ids: list[list[int]] = []
 
-    def __call__(self, completions: list[Any], answer: list[Any], completion_ids: list[Any]) -> list[float | None]:
+    def __call__(
+        self, completions: list[Any], answer: list[Any], completion_ids: list[Any], log_count: Any
+    ) -> list[float | None]:
         texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
         self.seen += texts
         self.ids += completion_ids
@@ -49,7 +64,8 @@ class Reward:
         for text, gold in zip(texts, answer, strict=True):
             match = self.pattern.search(text)
             right = match is not None and match.group(1) == gold
-            scores.append(None if gold == "?" else getattr(self, "best", 1.0) * right)
+            scores.append(None if gold in ("?", "chat") else getattr(self, "best", 1.0) * right)
+        log_count("unreadable_golds", answer.count("?"))
         return scores
 
 
@@ -93,8 +109,8 @@ def test_another_layout_than_the_asked_for_one_stops_the_run(asked: AnswerFormat
         check(Reward(HASHES), prompts(["5", "6"]), asked)
     assert str(stop.value) == (
         "--rollout.rewards found: 2 of 2 golds of sums (100.0%) do not earn its best, 1, when they are laid out as the "
-        "prompt asks; at most 1% may: row 10 '5' (0), row 11 '6' (0); mend the rows or choose a fitting reward or "
-        "--data.template.answer_format, or start all the same with --rollout.check_golds 0"
+        "prompt asks; at most 1% may, 0 of 2: row 10 '5' (0), row 11 '6' (0); mend the rows or choose a fitting reward "
+        "or --data.template.answer_format, or start all the same with --rollout.check_golds 0"
     )
 
 
@@ -132,6 +148,37 @@ def test_one_percent_may_fail_and_is_named(caplog: pytest.LogCaptureFixture) -> 
     golds[4] = ""
     with pytest.raises(UserError, match=r"3 of 192 golds .*\(1\.6%\).* row 13 '\?' \(unreadable\), row 14 ''"):
         check(Reward(TAGS), prompts(golds), "think_answer")
+
+
+def test_where_the_reward_does_not_apply_nothing_is_asked_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    golds = [str(number) if number % 2 else "chat" for number in range(200)]
+    with caplog.at_level(logging.INFO):
+        check(Reward(TAGS), prompts(golds), "think_answer")
+    assert caplog.messages == [
+        "--rollout.rewards found: does not apply (returns None) to 100 rows of sums",
+        "--rollout.rewards found: all of 100 golds of sums earn 1",
+    ]
+    golds[1] = "?"  # one of 100 that apply may fail
+    check(Reward(TAGS), prompts(golds), "think_answer")
+    assert "found: 1 of 100 golds of sums do not earn its best, 1: row 11 '?' (unreadable)" in caplog.text
+    golds[3] = "?"
+    with pytest.raises(UserError, match=r"2 of \d+ golds .* 1 of 1\d\d: row 11 '\?' \(unreadable\), row 13 '\?'"):
+        check(Reward(TAGS), prompts(golds), "think_answer")
+    with pytest.raises(UserError, match=r"^--rollout\.rewards found: does not apply .* any of 3 rows of sums"):
+        check(Reward(TAGS), prompts(["chat"] * 3), "think_answer")
+    with pytest.raises(UserError, match=r"1 of 1 golds of sums .* row 12 '\?' \(unreadable\);"):
+        check(Reward(TAGS), prompts(["chat", "chat", "?"]), "think_answer")
+
+
+def test_rows_without_an_answer_may_be_of_another_kind(caplog: pytest.LogCaptureFixture) -> None:
+    @inline
+    @best(1.0)
+    def maybe(completions: list[Any], answer: list[Any]) -> list[float | None]:
+        return [None if gold is None else float(gold in text) for text, gold in zip(completions, answer, strict=True)]
+
+    with caplog.at_level(logging.INFO):
+        check(maybe, prompts(["5", None, None]), "boxed")
+    assert caplog.messages[0].endswith("does not apply (returns None) to 2 rows of sums")
 
 
 def test_less_than_the_best_is_not_enough() -> None:
@@ -246,6 +293,57 @@ def test_rewards_and_rules_of_evaluation_are_all_looked_at() -> None:
         check_all_golds(given, RewardScorer([fits]), most=10, evaluates=True)
     with pytest.raises(UserError, match=r"^--rollout\.rewards found_2: 1 of 1"):
         check_all_golds(given, RewardScorer([fits, fails], reward_weights=[0.0, 9.0]), most=10, evaluates=False)
+
+
+SOLVED = "She sold 48/2 = <<48/2=24>>24 clips in May and 48+24 = <<48+24=72>>72 in all.\n#### 72"
+"""A gold of GSM8K, as it is published."""
+
+
+@pytest.mark.parametrize(
+    ("reward", "asked"),
+    [
+        (reward, asked)
+        for reward, layouts in (
+            (exact_answer, ["reasoning_answer", "think_answer", "none"]),
+            (exact_answer_as_published, ["reasoning_answer", "think_answer", "none"]),
+            (TieredAccuracy(), ["chinese", "boxed", "none"]),
+            (TieredAccuracy(variant="as_published"), ["chinese", "boxed", "none"]),
+            (ShapedAccuracy(), ["chinese", "boxed", "none"]),
+            (gsm8k_accuracy, [name for name in ANSWER_FORMATS if name != "reasoning_choice"]),
+            (GSM8KAccuracy(flexible=True), ["hashes", "boxed", "reasoning_answer"]),
+        )
+        for asked in layouts
+    ],
+)
+def test_golds_inside_worked_solutions_are_read_as_the_reward_reads_them(reward: Any, asked: AnswerFormatName) -> None:
+    check(reward, prompts([SOLVED, "1,234", "#### -5"]), asked)
+
+
+@pytest.mark.parametrize("reward", [exact_answer, TieredAccuracy(), GSM8KAccuracy()])
+def test_a_layout_that_the_reward_does_not_look_for_is_refused_for_such_golds_too(reward: Any) -> None:
+    with pytest.raises(UserError, match=r"1 of 1 golds of sums .* row 10 'She sold"):
+        check(reward, prompts([SOLVED]), "chinese" if reward is exact_answer else "reasoning_answer")
+
+
+def test_letters_in_every_form_that_the_reward_reads() -> None:
+    check(multiple_choice, prompts(["(A)", "B.", "C", "D)", "No.\n<answer>\\boxed{A}</answer>"]), "reasoning_choice")
+    with pytest.raises(UserError, match=r"1 of 2 golds of sums .* row 11 'E' \(unreadable\);"):
+        check(multiple_choice, prompts(["A", "E"]), "reasoning_choice")
+
+
+def test_a_reward_of_ones_own_may_say_how_it_reads_its_golds() -> None:
+    @inline
+    @best(1.0)
+    @gold_reader(lambda answer: answer["text"])
+    def own(completions: list[Any], answer: list[Any]) -> list[float]:
+        return [float(text == rf"\boxed{{{gold['text']}}}") for text, gold in zip(completions, answer, strict=True)]
+
+    check(own, prompts([{"text": "5"}]), "boxed")
+
+
+def test_numbers_of_gsm8k_that_are_none_are_named() -> None:
+    with pytest.raises(UserError, match=r"1 of 2 golds of sums .* row 11 'many' \(unreadable\);"):
+        check(gsm8k_accuracy, prompts(["5", "many"]), "hashes")
 
 
 def real(reward: Any, mark: float = 1.0) -> Any:
