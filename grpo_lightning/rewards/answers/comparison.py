@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from grpo_lightning.rewards.answers.numbers import read_number
-from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Relation, Shape, Value
+from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Pieces, Relation, Shape, Value
 from grpo_lightning.rewards.answers.structure import parse_list
 
 _OPERATOR = re.compile(r"\\(?:frac|sqrt|cdot|times|pi|binom|pm)(?![a-z])")
@@ -23,8 +23,8 @@ class Oracle(Protocol):
     def same_value(self, gold: str, answer: str) -> bool | None:
         """Whether two values are equal."""
 
-    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str]) -> bool | None:
-        """Whether two equations, left and right side each, have the same solutions."""
+    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str], *, directed: bool = False) -> bool | None:
+        """Whether two equations, left and right side each, have the same solutions; inequalities if ``directed``."""
 
     def same_relation(self, gold: str, answer: str) -> bool | None:
         """Whether two inequalities or sets of numbers are the same."""
@@ -36,6 +36,8 @@ def compare(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None:
         return _compare_relations(gold, answer, oracle)
     if isinstance(gold, Equation) or isinstance(answer, Equation):
         return _compare_equations(gold, answer, oracle)
+    if isinstance(gold, Pieces) or isinstance(answer, Pieces):
+        return isinstance(gold, Pieces) and isinstance(answer, Pieces) and _compare_pieces(gold, answer, oracle)
     if isinstance(gold, Matrix) or isinstance(answer, Matrix):
         return _compare_matrices(gold, answer, oracle)
     if isinstance(gold, Value) and isinstance(answer, Value):
@@ -50,6 +52,10 @@ def _compare_relations(gold: Shape, answer: Shape, oracle: Oracle) -> bool | Non
         verdict = _all([oracle.same_value(g, a) for g, a in zip(gold.sides, answer.sides, strict=True)])
         if verdict is True or len(gold.sides) > 2:
             return verdict
+        if gold.signs[0] in ("<", r"\le"):
+            return oracle.same_equation(
+                (gold.sides[0], gold.sides[1]), (answer.sides[0], answer.sides[1]), directed=True
+            )
     texts = as_relation(gold), as_relation(answer)
     return None not in texts and oracle.same_relation(*texts)  # type: ignore[arg-type]
 
@@ -67,11 +73,36 @@ def _compare_equations(gold: Shape, answer: Shape, oracle: Oracle) -> bool | Non
         verdict = compare(gold.value, answer.value, oracle)
         same_name = gold.sides[0].replace(" ", "") == answer.sides[0].replace(" ", "")
         is_number = isinstance(gold.value, Value) and read_number(gold.value.text) is not None
+        if verdict is False and {gold.sides[0].strip(), answer.sides[0].strip()} == {"x", "y"} and not is_number:
+            return oracle.same_equation((gold.sides[0], gold.sides[-1]), (answer.sides[0], answer.sides[-1]))
         names = [_FUNCTION.fullmatch(side.sides[0].replace(" ", "")) for side in (gold, answer)]
         if verdict is not True or same_name or is_number or not isinstance(gold.value, Value) or all(names):
             return verdict
     sides = (gold.sides[0], gold.sides[-1]), (answer.sides[0], answer.sides[-1])
     return oracle.same_equation(*sides)
+
+
+def _compare_pieces(gold: Pieces, answer: Pieces, oracle: Oracle) -> bool | None:
+    """The same values under the same conditions in any order; "otherwise" stands for the one condition left over."""
+    if len(gold.pieces) != len(answer.pieces):
+        return False
+    left = list(answer.pieces)
+    unclear = False
+    for value, condition in sorted(gold.pieces, key=lambda piece: piece[1] is None):
+        verdicts = []
+        for other, other_condition in left:
+            if condition is None or other_condition is None:
+                same: bool | None = condition is other_condition or len(left) == 1
+            else:
+                same = compare(condition, other_condition, oracle)
+            verdicts.append(_all([same, compare(value, other, oracle)]))
+        if True in verdicts:
+            left.pop(verdicts.index(True))
+        elif None in verdicts:
+            unclear = True
+        else:
+            return False
+    return None if unclear else True
 
 
 def _compare_matrices(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None:
@@ -202,6 +233,9 @@ def as_text(shape: Shape) -> str:
         return shape.text
     if isinstance(shape, Equation):
         return "=".join(shape.sides)
+    if isinstance(shape, Pieces):
+        lines = [f"{as_text(v)}&{as_text(c) if c else '⟦otherwise⟧'}" for v, c in shape.pieces]
+        return r"\begin{cases}" + r"\\".join(lines) + r"\end{cases}"
     if isinstance(shape, Matrix):
         rows = r"\\".join("&".join(as_text(cell) for cell in row) for row in shape.rows)
         return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"

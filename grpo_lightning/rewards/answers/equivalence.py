@@ -63,7 +63,7 @@ class QuickOracle:
             return False
         return True if _closed_up(without_units(gold)) == _closed_up(without_units(answer)) else None
 
-    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str]) -> bool | None:
+    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str], *, directed: bool = False) -> bool | None:
         return True if gold == answer else None
 
     def same_relation(self, gold: str, answer: str) -> bool | None:

@@ -34,7 +34,7 @@ _ANSWER_HEADING = re.compile(
 _SAID = re.compile(
     r"(?:(?<![A-Za-z])(?:answer|(?:correct|right|best)\s+(?:option|choice)|(?:final\s+)?result|solution)(?![A-Za-z])[*_]*"
     r"(?:\s+to\s+(?:the|this)\s+(?:question|problem))?\s*"
-    r"(?:(?:is|equals|(?:would|should|must|will)\s+be)\b(?:\s+(?:therefore|thus|then|simply|just|exactly|option|choice)\b)*"
+    r"(?:(?:is|equals|(?:would|should|must|will)\s+be)\b(?:\s+(?:therefore|thus|then|simply|just|exactly|clearly|obviously|indeed|actually|option|choice)\b)*"
     r"|[:\uff1a=])|答案[*]*\s*(?:应该|应)?[:\uff1a是为]{1,2}|答[:\uff1a]"
     r"|^[ \t*_#]*(?:final\s+)?answer[ \t*_:]*\n+)[ \t*_]*[:\uff1a]?\s*",
     re.IGNORECASE | re.MULTILINE,
@@ -57,10 +57,17 @@ _THEREFORE = re.compile(
     re.IGNORECASE,
 )
 _DOUBT = re.compile(
-    r"\b(?:not|never|unless|if|maybe|perhaps|guess|unknown|least|most|between|more|less|fewer|than|might|could|or|either|wrong"
-    r"|incorrect|first|step)\b|n't|[?<>≤≥≠]|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])",
+    r"\b(?:not|cannot|never|unlikely|hardly|impossible|doubt|unless|if|maybe|perhaps|guess|unknown|least|most|between|more"
+    r"|less|fewer|than|might|could|or|either|wrong|incorrect|first|step)\b|n't|[?<>≤≥≠]"
+    r"|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])|不(?:是|为|会|能|可能|等于|应)|[并绝]非|[大小多少]于|至[少多]|最[少多]|超过|可能[是为]",
     re.IGNORECASE,
 )
+_DENIED = re.compile(
+    r"\b(?:not|cannot|never|unlikely|hardly|impossible|wrong|incorrect|at (?:least|most)|between|either"
+    r"|(?:more|less|fewer|greater|smaller|larger|other) than)\b|n't|不(?:是|为|会|能|可能|等于|应)|[并绝]非",
+    re.IGNORECASE,
+)
+"""Before a formula: it is not the answer, or only bounds it."""
 _PLAIN_EQUATION = re.compile(r"(?:^|\s)([a-zA-Z]\s*=\s*[^=\s,;]+(?:\s*[-+*/^]\s*[^=\s,;]+)*)$")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _COUNTED = re.compile(r"\$?[-−]?\d[\d,]*(?:\.\d+)?(?:\s+[A-Za-z]+){1,3}")
@@ -176,7 +183,7 @@ def said_answer(text: str) -> str | None:
     content = _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_")
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
     if len(formulas) == 1 and _PROSE.search(_MATH.sub("", content)):
-        return formulas[0].strip()
+        return None if _DENIED.search(_MATH.split(content)[0]) else formulas[0].strip()
     content = _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,`")
     told = _PROSE.search(content) or _CHINESE.search(content)
     return (_counted_in(content) if told and not formulas else None) or content or None

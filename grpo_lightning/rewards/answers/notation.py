@@ -46,6 +46,9 @@ _CHARACTERS = {
 _TABLE = str.maketrans(_CHARACTERS)
 _ROOT_SIGN = re.compile(r"([√∛∜])\s*(\d+(?:\.\d+)?)")
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
+_CURRENCY = re.compile(
+    r"\\?\$|\\(?:text)?(?:dollar|euro|sterling|yen)(?![A-Za-z])|\\(?:mathdollar|pounds|EUR)(?![A-Za-z])"
+)
 _SUPERSCRIPTS = re.compile("([\u207b\u207a]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+)")
 
 _WORDS = r"text|mbox|hbox|textrm|textnormal|textsf|texttt|textit|textbf|emph|mathrm|operatorname\*?|mathit|rm|bf|textup"
@@ -66,9 +69,11 @@ _ONE = r"(\\pi|\d|[A-Za-z])"
 _REWRITES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(r"\\[dtc]frac(?![a-z])"), r"\\frac"),
     (re.compile(r"\\[dt]binom(?![a-z])"), r"\\binom"),
-    (re.compile(rf"\\frac\s*{_ONE}\s*{_ONE}"), r"\\frac{\1}{\2}"),
-    (re.compile(rf"\\frac\s*{_ONE}\s*\{{"), r"\\frac{\1}{"),
-    (re.compile(rf"(\\frac\s*\{{[^{{}}]*\}})\s*{_ONE}"), r"\1{\2}"),
+    (re.compile(rf"\\(frac|binom)\s*{_ONE}\s*{_ONE}"), r"\\\1{\2}{\3}"),
+    (re.compile(rf"\\(frac|binom)\s*{_ONE}\s*\{{"), r"\\\1{\2}{"),
+    (re.compile(rf"(\\(?:frac|binom)\s*\{{[^{{}}]*\}})\s*{_ONE}"), r"\1{\2}"),
+    (re.compile(r"\\mathbb\s+([A-Z])"), r"\\mathbb{\1}"),
+    (re.compile(r"⟦\s*(gcd|lcm|max|min)\s*⟧\s*(?=[({])"), r"\\\1 "),
     (re.compile(r"\{([^{}]*?)\\over(?![A-Za-z])([^{}]*)\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"\{([^{}]*?)\\choose(?![A-Za-z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
     (re.compile(r"\\colon(?![A-Za-z])|\{:\}"), ":"),
@@ -118,6 +123,8 @@ _UNIT_VECTOR = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|hat|vec|overrightarrow)\s*\{?\s*(?:\\(?:hat|mathbf|vec)\s*\{?\s*)?\\?([ijk])(?:math)?\s*\}{0,2}(?![A-Za-z])"
 )
 _CHOICES = re.compile(r"\([A-Z]\)|\(?[A-Z](?:\s*,\s*[A-Z])+\)?")
+_NUMBERS = re.compile(r"\s*-?[\d./]+(?:(?:,|,?\s+(?:and|or))\s+-?[\d./]+){1,20}\s*")
+_ORDINAL = re.compile(r"\s*\d+(?:st|nd|rd|th)\s*")
 _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _BRACED_ATOM = re.compile(r"(^|[-+(,=\s])\{([^{}]*)\}(?=$|[-+),=\s])")
 
@@ -129,7 +136,7 @@ def normal_form(answer: str) -> str:
     text = _SUPERSCRIPTS.sub(lambda match: "^{" + unicodedata.normalize("NFKC", match.group()) + "}", text)
     text = _ROOT_SIGN.sub(lambda match: f"{_ROOTS[match[1]]}{{{match[2]}}}", text)
     text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
-    text = text.replace(r"\$", "").replace("$", "").replace(r"\textdollar", "").replace(r"\dollar", "")
+    text = _CURRENCY.sub("", text)
     text = _GROUPED.sub(lambda match: _GROUPED_GAP.sub("", match.group()), text)
     text = _UNIT_VECTOR.sub(r"\\\1hat ", text)
     text = _unwrapped(_DROPPED.sub(" ", text))
@@ -163,6 +170,10 @@ def _marked(content: str) -> str:
     letters = re.sub(r",?\s+(?:and|or)\s+", ",", content.strip())
     if _CHOICES.fullmatch(letters):
         return letters
+    if _NUMBERS.fullmatch(content):
+        return re.sub(r",?\s+(and|or)\s+", r" ⟦\1⟧ ", content)
+    if _ORDINAL.fullmatch(content):
+        return content.strip()[:-2]
     counted = re.fullmatch(r"\s*(-?\d[\d.,]*)\s+([^\W\d].*)", content)
     if counted:  # \text{2 hours}
         return f" {counted[1]} ⟦{counted[2].strip()}⟧ "

@@ -21,7 +21,8 @@ LEAST_ROUNDED_DIGITS = 6
 
 _UNIT_WORDS = (
     "mm|cm|dm|km|in|inch|inches|ft|foot|feet|yd|yards?|mi|miles?|met(?:er|re)s?|kilomet(?:er|re)s?|centimet(?:er|re)s?|"
-    "seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?|yrs?|decades?|ms|dollars?|cents?|bucks|euros?|USD|mph|kmh|"
+    "seconds?|secs?|minutes?|mins?|hours?|(?<!\\\\pi )hrs?|days?|weeks?|months?|years?|yrs?|decades?|ms|"
+    "dollars?|cents?|bucks|euros?|USD|mph|kmh|"
     "kg|mg|grams?|kilograms?|lbs?|pounds?|ounces?|oz|tons?|lit(?:er|re)s?|ml|gallons?|cups?|units?|square|cubic|sq|cu|"
     "[a-z]{1,2}/(?:s|h|hr|min|sec)|kph|radians?|rad|people|students?|ways?|times|points?|hz|volts?|watts?|"
     "k?J|k?W|kWh|[KMG]B|cal|mol|inches|(?<=\\d )(?:m|g|L)"
@@ -49,6 +50,8 @@ _POWER_OF_TEN = re.compile(
 )
 _SPACED = re.compile(r"\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _REPEATING = re.compile(r"(\d*)\.(\d*)(?:\\(?:overline|bar|dot)\s*\{?(\d+)\}?|\((\d+)\))")
+_DOTTED = re.compile(r"(\d*)\.(\d*)\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?")
+"""A dot over the first and the last digit of the cycle."""
 _CONTINUED = re.compile(r"(\d*)\.(\d*?)(?:(\d)\3{2,}|(\d{2,12}?)\4+)\s*(?:\.\.\.|…)")
 _CHINESE_UNIT = re.compile(r"(?<=[\d\s}%])\s*[\u4e00-\u9fff]{1,8}$")
 _SLASH = re.compile(rf"([-+]?{_DECIMAL})\s*/\s*([-+]?{_DECIMAL})")
@@ -185,8 +188,11 @@ def _unsigned(text: str) -> Number | None:
         return _decimal(power.group(1) or "1", int(power.group(2) or power.group(3)))
     if _SPACED.fullmatch(text):
         return _decimal(text.replace(" ", ""), 0)
-    value = _mixed(text) or _quotient(text) or _repeating(text)
-    return None if value is None else Number(value)
+    for read in (_mixed, _quotient, _repeating):
+        value = read(text)
+        if value is not None:  # 0 is a value
+            return Number(value)
+    return None
 
 
 def _decimal(digits: str, exponent: int) -> Number | None:
@@ -218,10 +224,11 @@ def _quotient(text: str) -> Fraction | None:
 
 
 def _repeating(text: str) -> Fraction | None:
-    match = _REPEATING.fullmatch(text) or _CONTINUED.fullmatch(text)
+    dotted = _DOTTED.fullmatch(text)
+    match = dotted or _REPEATING.fullmatch(text) or _CONTINUED.fullmatch(text)
     if match is None:
         return None
     whole, fixed = match.group(1), match.group(2)
-    cycle = match.group(3) or match.group(4)
+    cycle = "".join(dotted.groups()[2:]) if dotted else match.group(3) or match.group(4)
     scale = 10 ** len(fixed)
     return Fraction(int(whole + fixed or 0), scale) + Fraction(int(cycle), scale * (10 ** len(cycle) - 1))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 from grpo_lightning.rewards.answers.numbers import parse_number
 from grpo_lightning.rewards.answers.shapes import NAME, Group, Shape, Value
 
+_UNKNOWN = re.compile(r"(?<![\\A-Za-z])[xyz](?![A-Za-z])")
 FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
@@ -17,6 +19,8 @@ def interval(sides: list[str], signs: list[str]) -> Group | None:
     if any(sign in (">", r"\ge") for sign in signs):
         sides, signs = sides[::-1], [FLIPPED[sign] for sign in reversed(signs)]
     if any(sign not in ("<", r"\le") for sign in signs):
+        return None
+    if len(sides) == 2 and all(_UNKNOWN.search(side) for side in sides):  # y > 2x + 1 is a half-plane
         return None
     if len(sides) == 3 and NAME.fullmatch(sides[1]) and not all(side.strip().isalpha() for side in sides):
         low, high, ends = sides[0], sides[2], ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")

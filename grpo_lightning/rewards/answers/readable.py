@@ -15,7 +15,7 @@ from grpo_lightning.rewards.answers.equivalence import is_plain
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import without_units
 from grpo_lightning.rewards.answers.readings import read_answer
-from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Relation, Shape, Value
+from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Pieces, Relation, Shape, Value
 from grpo_lightning.rewards.answers.structure import parse_shape
 
 DEEPEST = 20
@@ -47,6 +47,8 @@ def _readable(shape: Shape, parses: Callable[[str], bool]) -> bool:
         return all(_readable(item, parses) for item in shape.items)
     if isinstance(shape, Matrix):
         return all(_readable(cell, parses) for row in shape.rows for cell in row)
+    if isinstance(shape, Pieces):
+        return all(_readable(part, parses) for piece in shape.pieces for part in piece if part is not None)
     if isinstance(shape, Equation):
         sides = [Value(side) for side in (shape.sides[1:] if shape.names_its_value else shape.sides)]
         return all(_readable(side, parses) for side in sides[:-1]) and _readable(shape.value, parses)

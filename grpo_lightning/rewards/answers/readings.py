@@ -249,7 +249,8 @@ def _based(text: str) -> Based | None:
         return None
     base = int(match[2]) if match[2].isdigit() else BASES.get(match[2], 0)
     digits = match[1].upper()
-    if not 2 <= base <= 36 or not any(c.isdigit() for c in digits) or any(int(c, 36) >= base for c in digits):
+    is_name = not any(c.isdigit() for c in digits) and (base < 11 or len(digits) < 2 or match[1] != digits)  # x_{12}
+    if not 2 <= base <= 36 or is_name or any(int(c, 36) >= base for c in digits):
         return None
     return Based(digits.lstrip("0") or "0", base)
 

@@ -1,4 +1,4 @@
-"""The shapes that answers have: one value, several, a matrix, an equation, another relation."""
+"""The shapes that answers have: one value, several, a matrix, pieces, an equation, another relation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 NAME = re.compile(
     r"(?:\\?[A-Za-z]+|\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+){1,3}\s*\)|⟦[^⟦⟧]*⟧|\\frac\{d[a-z]\}\{d[a-z]\}|\\(?:angle|triangle|overline|vec|bar|hat|mathbf)\s*\{?[A-Za-z]+\}?)"
-    r"'*(?:_(?:\w|\{[^{}]*\}))?'*(?:\s*\([^()]*\))?\s*"
+    r"'*(?:_(?:\w|\{[^{}]*\}))?'*(?:\^\s*\{\s*-1\s*\}(?=\s*\())?(?:\s*\([^()]*\))?\s*"
 )
 
 
@@ -34,6 +34,13 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """A function given piece by piece: values, each with its condition (None for "otherwise")."""
+
+    pieces: tuple[tuple[Shape, Shape | None], ...]
+
+
+@dataclass(frozen=True)
 class Equation:
     """Sides joined by equality signs, ``x = \\frac{6}{2} = 3``."""
 
@@ -56,5 +63,5 @@ class Relation:
     signs: tuple[str, ...] = ()
 
 
-Shape = Value | Group | Matrix | Equation | Relation
+Shape = Value | Group | Matrix | Pieces | Equation | Relation
 ALL_REALS = Group("tuple", (Value(r"-\infty"), Value(r"\infty")))

@@ -9,19 +9,28 @@ from __future__ import annotations
 import re
 
 from grpo_lightning.rewards.answers.ranges import FLIPPED, all_but, intersection, interval
-from grpo_lightning.rewards.answers.shapes import ALL_REALS, NAME, Equation, Group, Matrix, Relation, Shape, Value
+from grpo_lightning.rewards.answers.shapes import (
+    ALL_REALS,
+    NAME,
+    Equation,
+    Group,
+    Matrix,
+    Pieces,
+    Relation,
+    Shape,
+    Value,
+)
+from grpo_lightning.rewards.answers.splitting import RELATION, matching, relation_parts, split, stripped
 from grpo_lightning.rewards.answers.words import as_word
 
 DEEPEST = 12
 """Nesting of shapes; what lies deeper is one opaque value."""
 MOST_ITEMS = 200
 
-_OPEN, _CLOSE = "([{⟦", ")]}⟧"
 _SEPARATOR_WORDS = re.compile(
     r"\s*,?\s*(?:⟦\s*,?\s*(?:and|or)\s*⟧|\\(?:lor|land|vee)(?![A-Za-z])"
     r"|(?<=[\d\s,}\])])(?:and|or)(?=\s*[\d\\(\[{A-Z-]|\s+[a-z]\s*[=<>\\]))\s*"
 )
-_RELATION = re.compile(r"\\(?:le|ge|ne|approx|in|equiv|sim|to|mapsto|Rightarrow|implies|mid)(?![A-Za-z])|[=<>]")
 _MATRIX = re.compile(
     r"\\begin\{(pmatrix|bmatrix|Bmatrix|matrix|smallmatrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}", re.DOTALL
 )
@@ -33,33 +42,46 @@ _UNEQUAL = re.compile(r"[A-Za-z]\s*\\ne(?![a-z])\s*([^=<>\\A-Za-z]+(?:\\frac\{\d
 _UNEQUAL_AGAIN = re.compile(r"\s*(?:,|⟦and⟧|⟦, and⟧|and)\s*[A-Za-z]\s*\\ne(?![a-z])")
 _SET_BUILDER = re.compile(r"\\\{\s*[A-Za-z]\s*(?:\\in\s*\\mathbb\{?R\}?\s*)?(?:\\mid(?![a-z])|\||:)(.*)\\\}", re.DOTALL)
 _CASES = re.compile(r"(?:\\\{)?\s*\\begin\{(cases|aligned|array)\}(?:\{[lcr| ]*\})?([^&]*)\\end\{\1\}", re.DOTALL)
+_PIECES = re.compile(
+    r"(?:\\begin\{[dr]?cases\}|\\\{\s*\\begin\{(?:array|aligned)\}(?:\{[lcr| ]*\})?)"
+    r"((?:(?!\\begin).)*&(?:(?!\\begin).)*)"
+    r"\\end\{(?:[dr]?cases|array|aligned)\}",
+    re.DOTALL,
+)
+_ALIGNED = re.compile(r"\s*&\s*(?==)")
+_ROW_END = re.compile(r"\\\\(?:\s*\[[^\[\]]*\])?")
+_CONDITION = re.compile(r"^\s*(?:⟦?\s*(?:if|for|when|where|provided(?: that)?)\b\s*⟧?\s*)?")
+_IS = re.compile(r"\s*\bis\b(?=\s)|(?<=\s)\s+")
+_OTHERWISE = re.compile(r"⟦?\s*(?:otherwise|else|elsewhere)\s*⟧?", re.IGNORECASE)
 _OR = re.compile(r"⟦\s*,?\s*or\s*⟧|\\(?:lor|vee)(?![A-Za-z])|(?<=[\d\s])or(?=\s)")
 _SIGN = re.compile(r"[<>]|\\[lg]e(?![a-z])")
 _AND = re.compile(r"\s*(?:⟦\s*,?\s*and\s*⟧|\\(?:land|wedge)(?![A-Za-z])|(?<=[\d\s,}\])])and(?=\s))\s*")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _POINT = re.compile(r"[A-Z]'?\s*(?=\(.*\)$)")
 
 
 def parse_shape(text: str, depth: int = 0) -> Shape:
     """The shape of an answer in normal form."""
-    text = _stripped(text.strip())
+    text = stripped(text.strip())
     if depth > DEEPEST or _THOUSANDS.fullmatch(text):
         return Value(text)
     special = _special(text, depth)
     if special is not None:
         return special
-    parts = _split(_SEPARATOR_WORDS.sub(" , ", text), ",;")
+    parts = split(_SEPARATOR_WORDS.sub(" , ", text), ",;")
     if 1 < len(parts) <= MOST_ITEMS:
-        items = _items(_named_once(parts), depth)
+        several = len(_bounded(parts)) > 1  # in "x > 2, y < 3" it matters which is which
+        items = tuple(map(_inequality, parts)) if several and _all_bounds(parts) else _items(_named_once(parts), depth)
         # "x < 1 or x > 3" is one set of numbers; "x > 1, x < 3" may be meant together and stays a list.
         together = _OR.search(text) and len(items) == len(parts) and all(_SIGN.search(part) for part in parts)
         return Group("union" if together and all(isinstance(item, Group) for item in items) else "list", items)
     matrix = _MATRIX.fullmatch(text) or _MATRIX.fullmatch(text[1:-1].strip())  # \\left( \\begin{array} ... \\right)
     if matrix:
         return _matrix(matrix.group(2), depth)
-    sides, signs = _relation_parts(text)
+    sides, signs = relation_parts(text)
     if signs:
         return _related(text, sides, signs, depth)
-    pieces = _split(text, [r"\cup"])
+    pieces = split(text, [r"\cup"])
     if len(pieces) > 1:
         return Group("union", _items(pieces, depth))
     return (
@@ -95,19 +117,44 @@ def _special(text: str, depth: int) -> Shape | None:
     if excluded:
         return all_but(excluded[1])
     condition = _SET_BUILDER.fullmatch(text)
-    if condition and _matching(text, 1) == len(text) - 1:
+    if condition and matching(text, 1) == len(text) - 1:
         return parse_shape(condition[1], depth + 1)
-    system = _CASES.fullmatch(text)
+    system = _CASES.fullmatch(_ALIGNED.sub("", text))
     if system:
         rows = [row for row in system[2].split(r"\\") if row.strip(" ,")]
         return parse_shape(" , ".join(row.strip(" ,") for row in rows), depth + 1) if 1 < len(rows) < 9 else None
+    pieces = _PIECES.fullmatch(text)
+    if pieces:
+        return _pieces(pieces[1], depth)
     bounds = _AND.split(text)
-    return intersection([parse_shape(bound, depth + 1) for bound in bounds]) if len(bounds) == 2 else None
+    return _both([parse_shape(bound, depth + 1) for bound in bounds], text) if len(bounds) == 2 else None
+
+
+def _all_bounds(parts: list[str]) -> bool:
+    """Whether every part is an inequality and nothing else."""
+    return all(signs and all(sign in FLIPPED for sign in signs) for _, signs in map(relation_parts, parts))
+
+
+def _inequality(text: str) -> Relation:
+    """An inequality with the name of its variable, which a range of numbers forgets."""
+    return _upwards(text, *relation_parts(text))
+
+
+def _both(bounds: list[Shape], text: str) -> Shape | None:
+    """Two bounds that hold together; ``x < 1`` and ``x > 3`` are no list of two, for nothing is both."""
+    are_bounds = all(isinstance(bound, Group) and bound.kind in ("tuple", "[)", "(]", "[]") for bound in bounds)
+    names = _bounded(_AND.split(text))
+    return (intersection(bounds) or (Relation(text) if are_bounds else None)) if len(names) == 1 else None
+
+
+def _bounded(parts: list[str]) -> set[str]:
+    """The variables that inequalities are about."""
+    return {name for part in parts if _SIGN.search(part) for name in _VARIABLE.findall(part)}
 
 
 def parse_list(text: str) -> Group:
     """``1,250`` read as two items rather than as one number."""
-    return Group("list", tuple(Value(part) for part in _split(text, ",")))
+    return Group("list", tuple(Value(part) for part in split(text, ",")))
 
 
 def _items(parts: list[str], depth: int) -> tuple[Shape, ...]:
@@ -125,58 +172,9 @@ def _items(parts: list[str], depth: int) -> tuple[Shape, ...]:
 def _named_once(parts: list[str]) -> list[str]:
     """``k=3,5,8`` names the whole list once; the name is dropped."""
     name, sign, first = parts[0].partition("=")
-    if sign and NAME.fullmatch(name.strip()) and not any(_RELATION.search(part) for part in [first, *parts[1:]]):
+    if sign and NAME.fullmatch(name.strip()) and not any(RELATION.search(part) for part in [first, *parts[1:]]):
         return [first, *parts[1:]]
     return parts
-
-
-def _stripped(text: str) -> str:
-    """Without braces round the whole, and without closing punctuation."""
-    while text[:1] == "{" and _matching(text, 0) == len(text) - 1:
-        text = text[1:-1].strip()
-    return text
-
-
-def _matching(text: str, start: int) -> int:
-    """Index of the bracket that closes the one at ``start`` (kinds may differ, as in ``(0,1]``); -1 if none."""
-    depth = 0
-    for index in range(start, len(text)):
-        depth += (text[index] in _OPEN) - (text[index] in _CLOSE)
-        if depth == 0:
-            return index
-    return -1
-
-
-def _split(text: str, separators: str | list[str]) -> list[str]:
-    """Parts between separators that stand outside every bracket and environment."""
-    parts, depth, start, index = [], 0, 0, 0
-    while index < len(text):
-        if text.startswith((r"\begin", r"\end"), index):
-            depth += 1 if text.startswith(r"\begin", index) else -1
-            index += 4
-            continue
-        depth += (text[index] in _OPEN) - (text[index] in _CLOSE)
-        hit = next((s for s in separators if depth == 0 and text.startswith(s, index)), None)
-        if hit:
-            parts.append(text[start:index])
-            start = index + len(hit)
-        index += len(hit) if hit else 1
-    parts.append(text[start:])
-    return [part.strip() for part in parts if part.strip()]
-
-
-def _relation_parts(text: str) -> tuple[list[str], list[str]]:
-    """Sides and signs of the relations that stand outside every bracket."""
-    sides, signs, depth, start, position = [], [], 0, 0, 0
-    for match in _RELATION.finditer(text):
-        between = text[position : match.start()]
-        depth += sum((c in _OPEN) - (c in _CLOSE) for c in between)
-        position = match.end()
-        if depth == 0 and r"\begin" not in text[: match.start()]:
-            sides.append(text[start : match.start()].strip())
-            signs.append(match.group())
-            start = match.end()
-    return [*sides, text[start:].strip()], signs
 
 
 def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape:
@@ -191,8 +189,11 @@ def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape
     found = interval(sides, signs)
     if signs == [r"\ne"] and NAME.fullmatch(sides[0]):
         found = all_but(sides[1])
-    if found is not None:
-        return found
+    return _upwards(text, sides, signs) if found is None else found
+
+
+def _upwards(text: str, sides: list[str], signs: list[str]) -> Relation:
+    """A chain of relations with its smallest side first."""
     if all(sign in (">", r"\ge") for sign in signs):
         sides, signs = sides[::-1], [FLIPPED[sign] for sign in reversed(signs)]
         text = "".join(
@@ -204,13 +205,13 @@ def _related(text: str, sides: list[str], signs: list[str], depth: int) -> Shape
 
 def _bracketed(text: str, depth: int) -> Shape | None:
     """``\\{...\\}``, ``(..., ...)``, ``[..., ...]`` and mixed brackets round the whole text."""
-    if text.startswith(r"\{") and text.endswith(r"\}") and _matching(text, 1) == len(text) - 1:
-        parts = _split(_SEPARATOR_WORDS.sub(" , ", text[2:-2]), ",;")
+    if text.startswith(r"\{") and text.endswith(r"\}") and matching(text, 1) == len(text) - 1:
+        parts = split(_SEPARATOR_WORDS.sub(" , ", text[2:-2]), ",;")
         return Group("set", _items(parts, depth)) if len(parts) <= MOST_ITEMS else None
     text = _POINT.sub("", text, count=1)
-    if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and _matching(text, 0) == len(text) - 1):
+    if not (text[:1] in ("(", "[") and text[-1:] in (")", "]") and matching(text, 0) == len(text) - 1):
         return None
-    parts = _split(text[1:-1], ",;")
+    parts = split(text[1:-1], ",;")
     if not 1 < len(parts) <= MOST_ITEMS:
         return None
     ends = text[0] + text[-1]
@@ -220,7 +221,7 @@ def _bracketed(text: str, depth: int) -> Shape | None:
 
 def _signed_point(text: str, depth: int) -> Shape | None:
     """``(\\pm 2,3)`` as the list of its two points."""
-    if text[:1] != "(" or text.count(r"\pm") != 1 or _matching(text, 0) != len(text) - 1 or "," not in text:
+    if text[:1] != "(" or text.count(r"\pm") != 1 or matching(text, 0) != len(text) - 1 or "," not in text:
         return None
     both = [parse_shape(re.sub(r"\\pm\s*", sign, text), depth + 1) for sign in ("", "-")]
     return Group("list", tuple(both)) if r"+\pm" not in text else None
@@ -259,3 +260,20 @@ def _matrix(body: str, depth: int) -> Shape:
     if len(rows) > MOST_ITEMS:
         return Value(body)
     return Matrix(tuple(tuple(parse_shape(cell, depth + 1) for cell in row.split("&")) for row in rows))
+
+
+def _pieces(body: str, depth: int) -> Pieces | None:
+    """The rows ``value & condition`` of a function given piece by piece; None if any row has another form."""
+    pieces: list[tuple[Shape, Shape | None]] = []
+    for row in _ROW_END.split(body):
+        cells = [cell.strip(" ,.;") for cell in row.split("&") if cell.strip(" ,.;")]
+        if not cells:
+            continue
+        condition = _CONDITION.sub("", " ".join(cells[1:]), count=1).strip()
+        if not RELATION.search(condition):  # n ⟦is odd⟧
+            condition = f"⟦{_IS.sub('', re.sub('[⟦⟧]', ' ', condition)).strip()}⟧"
+        if len(cells) < 2 or not condition or len(pieces) >= MOST_ITEMS:
+            return None
+        known = None if _OTHERWISE.fullmatch(condition) else parse_shape(condition, depth + 1)
+        pieces.append((parse_shape(cells[0], depth + 1), known))
+    return Pieces(tuple(pieces)) if pieces else None

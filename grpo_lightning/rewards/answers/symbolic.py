@@ -63,7 +63,7 @@ class SymbolicOracle(QuickOracle):
             return False
         return _equal(left, right) or _is_rounding_of(left, answer)
 
-    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str]) -> bool | None:
+    def same_equation(self, gold: tuple[str, str], answer: tuple[str, str], *, directed: bool = False) -> bool | None:
         sides = [_parsed(side) for side in (*gold, *answer)]
         if any(side is None for side in sides):
             return False
@@ -73,7 +73,9 @@ class SymbolicOracle(QuickOracle):
         import sympy
 
         ratio = sympy.simplify(first / second)
-        return bool(not ratio.free_symbols and ratio.is_finite and not ratio.is_zero)
+        return bool(
+            not ratio.free_symbols and ratio.is_finite and (ratio.is_positive if directed else not ratio.is_zero)
+        )
 
     def same_relation(self, gold: str, answer: str) -> bool | None:
         from math_verify import verify

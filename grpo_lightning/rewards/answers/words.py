@@ -37,6 +37,8 @@ _SAME = {
     "heads": "heads?",
 }
 _WORDS = re.compile(r"[^\W\d_][\w\s'.-]*")
+_ARTICLE = re.compile(r"an? (?=(?!(?:sinh|cosh|tanh|sqrt)\b)[a-z]{4})")
+"""Before a word; ``a b`` is a product."""
 _SAME_WORDS = [(re.compile(pattern), name) for name, pattern in _SAME.items()]
 
 
@@ -44,7 +46,7 @@ def same_word(words: str) -> str:
     """The one spelling of words that mean the same, from lower case; other words as they are."""
     if len(words) > 60:
         return words
-    words = words.removeprefix("the ")
+    words = _ARTICLE.sub("", words.removeprefix("the "))
     return next((name for pattern, name in _SAME_WORDS if pattern.fullmatch(words)), words)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from grpo_lightning.rewards.answers.notation import normal_form
-from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Relation, Value
+from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Pieces, Relation, Value
 from grpo_lightning.rewards.answers.structure import parse_shape
 
 
@@ -45,6 +45,9 @@ def group(kind, *texts):
         ("P(2,3)", group("tuple", "2", "3")),
         ("x+y<3+z", Relation("x+y<3+z", ("x+y", "3+z"), ("<",))),
         ("c>b>a", Relation("a<b<c", ("a", "b", "c"), ("<", "<"))),
+        (r"y \ge 2x+1", Relation("2x+1\\le y", ("2x+1", "y"), (r"\le",))),
+        (r"x<1 \text{ and } x>3", Relation("x<1 ⟦and⟧ x>3")),
+        (r"\begin{aligned}x&=1\\y&=2\end{aligned}", shape("x=1,y=2")),
         (r"\frac{1}{2}", Value(r"\frac{1}{2}")),
     ],
 )
@@ -75,3 +78,22 @@ def test_unions_and_nesting():
     assert shape(r"(0,9) \cup (9,36)") == Group("union", (group("tuple", "0", "9"), group("tuple", "9", "36")))
     assert shape(r"\{1\pm\sqrt{5},-2\}") == group("set", r"1+\sqrt{5}", r"1-\sqrt{5}", "-2")
     assert isinstance(shape("(1," * 100 + "2" + ")" * 100), Group)
+
+
+def test_pieces():
+    pieces = Pieces(((Value("x^2"), group("tuple", r"-\infty", "1")), (Value("5"), group("[)", "1", r"\infty"))))
+    for written in (
+        r"\begin{cases}x^2&x<1\\5&x\ge1\end{cases}",
+        r"\begin{cases} x^2, & \text{if } x < 1, \\[2pt] 5, & \text{if } x \geq 1. \end{cases}",
+        r"\left\{\begin{array}{ll}x^2&\text{for }x<1\\5&\text{for }1\le x\end{array}\right.",
+    ):
+        assert shape(written) == pieces
+    assert shape(r"\begin{cases}x&n\text{ is odd}\\0&\text{otherwise}\end{cases}") == Pieces(
+        ((Value("x"), Value("⟦n odd⟧")), (Value("0"), None))
+    )
+
+
+def test_bounds_of_several_variables_keep_their_names():
+    assert shape("x>2, y<3") == Group(
+        "list", (Relation("2<x", ("2", "x"), ("<",)), Relation("y<3", ("y", "3"), ("<",)))
+    )
