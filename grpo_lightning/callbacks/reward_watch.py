@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning as L
 
+from grpo_lightning import ranks
 from grpo_lightning.errors import UserError
 from grpo_lightning.types import PromptBatch
 
@@ -18,10 +19,11 @@ TERM = "rewards/{}/mean"
 
 
 class RewardWatch(L.Callback):
-    """Warns, once in a run, after so many rollouts in a row without any difference inside a group.
+    """Warns, once in a run, after so many rollouts in a row in which every advantage is 0.
 
     An advantage compares a completion with the others of its group: where all of them earn the same, in every group,
     there is nothing to learn. One such rollout is nothing special; fifty are a reward that never pays or always does.
+    Advantages are looked at, not total rewards, which may be equal where the rewards are normalized one by one.
 
     Args:
         rollouts: in a row, over all ranks.
@@ -42,7 +44,7 @@ class RewardWatch(L.Callback):
         if batch.rollout is None or self._warned:
             return
         metrics = batch.rollout.metrics
-        if metrics["frac_reward_zero_std"] < 1:
+        if ranks.all_max(batch.rollout.advantages.abs().max()).item() != 0:
             self._flat = 0
             self._terms.clear()
             return
@@ -58,7 +60,7 @@ class RewardWatch(L.Callback):
                 "every prompt. Mean of each reward: %s; share of completions cut at the length limit: %.0f%%. Read "
                 "some in %s: do they keep the layout that the rewards look for (--data.template.answer_format), are "
                 "they cut before their answer (--rollout.max_completion_length), are the questions far too hard or "
-                "too easy?",
+                "too easy, are all sums at a bound of --rollout.reward_clip?",
                 self._flat, means, 100 * metrics["completions/clipped_ratio"], samples,
             )  # fmt: skip
 

@@ -7,23 +7,28 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
+from grpo_lightning import ranks
 from grpo_lightning.callbacks.reward_watch import RewardWatch
 from grpo_lightning.errors import UserError
 
 TRAINER = SimpleNamespace(default_root_dir="runs/some")
 
 
-def see(watch: RewardWatch, *shares: float, right: float = 0.0) -> None:
-    """Rollouts with these shares of flat groups."""
+def see(watch: RewardWatch, *shares: float, right: float = 0.0, zero_std: float | None = None) -> None:
+    """Rollouts with these shares of flat groups among 100; of totals, ``zero_std`` if they differ."""
     for share in shares:
+        advantages = torch.tensor([[0.0, 0.0] if group < 100 * share else [-1.0, 1.0] for group in range(100)])
         metrics = {
-            "frac_reward_zero_std": share,
+            "frac_reward_zero_std": share if zero_std is None else zero_std,
             "completions/clipped_ratio": 0.25,
             "rewards/right/mean": right,
             "rewards/form/mean": 0.5,
         }
-        rollout = SimpleNamespace(metrics=metrics, reward_terms={"right": None, "form": None})
+        rollout = SimpleNamespace(
+            metrics=metrics, reward_terms={"right": None, "form": None}, advantages=advantages.flip(0)
+        )
         watch.on_train_batch_end(
             cast(Any, TRAINER), cast(Any, None), None, cast(Any, SimpleNamespace(rollout=rollout)), 0
         )
@@ -49,6 +54,17 @@ def test_fifty_are_a_long_time(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == []
     see(watch, 1.0)
     assert "for 50 rollouts" in caplog.text
+
+
+def test_equal_totals_teach_where_advantages_differ(caplog: pytest.LogCaptureFixture) -> None:
+    see(RewardWatch(rollouts=3), *[0.99] * 5, zero_std=1.0)  # normalized one by one, or only the total is clipped
+    assert caplog.messages == []
+
+
+def test_what_another_rank_learns_counts(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "all_max", lambda values: values.clamp(min=0.5))
+    see(RewardWatch(rollouts=3), *[1.0] * 5)
+    assert caplog.messages == []
 
 
 def test_a_resumed_run_counts_on(caplog: pytest.LogCaptureFixture) -> None:
