@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import operator
 import os
 import re
@@ -42,7 +43,7 @@ def test_a_late_call_is_killed_and_the_others_go_on(pool):
     outcomes = pool.run(time.sleep, [(60,), (0,), (60,), (0,), (0,)], time_limit=0.5)
     assert [outcome.failure for outcome in outcomes] == ["timeout", None, "timeout", None, None]
     assert time.monotonic() - start < 5
-    assert _children_of(pool._process.pid) <= 2
+    assert _children_of(pool._template.process.pid) <= 2
 
 
 def test_waiting_does_not_count_towards_the_deadline(pool):
@@ -68,7 +69,7 @@ def test_one_worker_serves_all_calls_that_ask_for_one(pool):
     assert len(pids) == 1
     pool.run(time.sleep, [(0.1,)] * 4)
     assert pool.run(os.getpid, [()], workers=1)[0].value in pids
-    assert _children_of(pool._process.pid) == 1
+    assert _children_of(pool._template.process.pid) == 1
     os.kill(pids.pop(), signal.SIGKILL)  # as the kernel does where memory is short
     assert pool.run(operator.add, [(1, 2)], workers=1)[0].value == 3
 
@@ -166,6 +167,42 @@ def test_a_forked_child_starts_workers_of_its_own(pool):
     assert pool.run(operator.add, [(3, 4)])[0].value == 7
 
 
+def test_a_forked_child_that_closes_leaves_the_parents_workers_alone(pool):
+    worker = pool.run(os.getpid, [()])[0].value
+    pid = os.fork()
+    if pid == 0:
+        pool.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert pool.run(os.getpid, [()])[0].value == worker
+
+
+def test_workers_end_once_nothing_refers_to_the_pool():
+    pool = IsolatedPool(1)
+    (worker,) = (outcome.value for outcome in pool.run(os.getpid, [()]))
+    del pool
+    gc.collect()
+    assert not _alive(worker)
+
+
+def test_an_exit_during_a_call_is_quiet():
+    program = (
+        "import contextlib, threading, time\n"
+        "from grpo_lightning.rewards.isolation.pool import IsolatedPool\n"
+        "pools = [IsolatedPool(1) for _ in range(4)]\n"
+        "def stuck(pool):\n"
+        "    with contextlib.suppress(RuntimeError):\n"
+        "        pool.run(time.sleep, [(60,)])\n"
+        "for pool in pools:\n"
+        "    pool.run(len, [('a',)])\n"
+        "    threading.Thread(target=stuck, args=(pool,), daemon=True).start()\n"
+        "time.sleep(0.5)\n"
+        "raise SystemExit(7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 @pytest.mark.parametrize("ending", ["exit", "kill"])
 def test_no_process_outlives_its_owner(ending):
     program = (
@@ -173,7 +210,7 @@ def test_no_process_outlives_its_owner(ending):
         "from grpo_lightning.rewards.isolation.pool import IsolatedPool\n"
         "pool = IsolatedPool(2)\n"
         "pool.run(operator.add, [(1, 2), (3, 4)])\n"
-        "print(pool._process.pid, flush=True)\n"
+        "print(pool._template.process.pid, flush=True)\n"
         "stuck = lambda: pool.run(time.sleep, [(60,), (60,)], time_limit=60)\n"
         "threading.Thread(target=stuck, daemon=True).start()\n"
         "time.sleep(0.5)\n" + ("os.kill(os.getpid(), signal.SIGKILL)\n" if ending == "kill" else "")
@@ -206,7 +243,7 @@ def test_a_killed_owner_is_noticed_in_the_middle_of(what):
         "thread = threading.Thread(target=pool.run, args=(len, [('a',)]))\n"  # whose end is not the process's
         "thread.start()\n"
         "thread.join()\n"
-        "print(pool._process.pid, pool.run(os.getpid, [()])[0].value, flush=True)\n" + calls[what]
+        "print(pool._template.process.pid, pool.run(os.getpid, [()])[0].value, flush=True)\n" + calls[what]
     )
     owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     server, _ = (int(pid) for pid in owner.stdout.readline().split())

@@ -8,7 +8,6 @@ the user's ``__main__``; a replacement takes milliseconds. No signal handler is 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import pickle
@@ -16,8 +15,9 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_lightning.errors import UserError, in_one_line
@@ -47,8 +47,36 @@ class Outcome:
     """One line about the failure."""
 
 
+@dataclass
+class _Template:
+    """The process that workers are forked from, while there is one."""
+
+    process: subprocess.Popen[bytes] | None = None
+    channel: socket.socket | None = None
+    owner: int = field(default_factory=os.getpid)
+    """The process that has started it."""
+
+    def stop(self) -> None:
+        """End it; several threads may do so at once, and some may wait for its answer."""
+        process, channel = self.process, self.channel
+        self.process = self.channel = None
+        if self.owner != os.getpid():  # a fork, whose parent goes on using it
+            return
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)
+            channel.close()
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+            process.kill()
+            process.wait()
+
+
 class IsolatedPool:
-    """A few worker processes behind a lock; started on first use, gone with this process however it ends.
+    """A few worker processes behind a lock; started on first use.
+
+    They end with ``close``, once nothing refers to the pool, or with this process however it ends.
 
     Args:
         workers: calls that run at the same time; by default one per core, at most 4.
@@ -57,10 +85,8 @@ class IsolatedPool:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or max(1, min(4, os.cpu_count() or 1))
         self._lock = threading.Lock()
-        self._owner = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        atexit.register(self.close)
+        self._template = _Template()
+        weakref.finalize(self, self._template.stop)
 
     def run(
         self,
@@ -117,10 +143,10 @@ class IsolatedPool:
                 channel.settimeout(None)
                 answers, output, dropped = ([], b"", 0) if failure else receive(channel)
             except (EOFError, OSError) as error:
-                self._stop()
+                self._template.stop()
                 raise RuntimeError("the process that runs isolated rewards died; its message is above") from error
             except BaseException:  # Ctrl-C between the two leaves an answer in the pipe that belongs to nobody
-                self._stop()
+                self._template.stop()
                 raise
         if failure:
             raise UserError(f"a worker process cannot import what it needs: {failure}")
@@ -129,24 +155,26 @@ class IsolatedPool:
 
     def close(self) -> None:
         """Stop every worker; the next ``run`` starts new ones."""
-        held = self._lock.acquire(timeout=1.0)  # at exit a daemon thread may hold it in a call that never returns
+        held = self._lock.acquire(timeout=1.0)  # a thread may hold it in a call that never returns
         try:
-            self._stop()
+            self._template.stop()
         finally:
             if held:
                 self._lock.release()
 
     def _connect(self) -> socket.socket:
-        if self._channel is not None and self._owner == os.getpid():
-            return self._channel
-        # After a fork this object still holds the parent's socket; two processes on one socket would mix answers.
-        self._process, self._channel = None, None
+        template = self._template
+        if template.owner != os.getpid():
+            # After a fork it is still the parent's; two processes on one socket would mix answers.
+            template.process, template.channel, template.owner = None, None, os.getpid()
+        if template.channel is not None:
+            return template.channel
         ours, theirs = socket.socketpair()
         environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONSAFEPATH="1")
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         arguments = f"socket.socket(fileno={theirs.fileno()}), {os.getpid()}"
         program = f"import socket; from {_SERVER} import serve; serve({arguments})"
-        self._process = subprocess.Popen(
+        template.process = subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -155,20 +183,8 @@ class IsolatedPool:
             start_new_session=True,  # Ctrl-C reaches us alone; the workers go when our end of the socket closes
         )
         theirs.close()
-        self._channel, self._owner = ours, os.getpid()
+        template.channel = ours
         return ours
-
-    def _stop(self) -> None:
-        if self._channel is not None:
-            with contextlib.suppress(OSError):
-                self._channel.shutdown(socket.SHUT_RDWR)  # another thread may be waiting for an answer
-            self._channel.close()
-        if self._process is not None and self._owner == os.getpid():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
-            self._process.kill()
-            self._process.wait()
-        self._process, self._channel = None, None
 
 
 def _outcome(answer: Answer) -> Outcome:
