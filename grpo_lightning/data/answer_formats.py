@@ -53,9 +53,11 @@ ANSWER_FORMATS: dict[str, AnswerFormat] = {
         in_system=True,
     ),
     "reasoning_answer": AnswerFormat(
-        instruction="Reply in exactly this layout:\n<reasoning>\n...\n</reasoning>\n<answer>\n...\n</answer>",
-        answer="<answer>\n{answer}\n</answer>",
-        worked="<reasoning>\n{work}\n</reasoning>\n<answer>\n{answer}\n</answer>",
+        # The line break at the end belongs to the layout: ``reasoning_format_strict`` wants it, as published.
+        instruction="Reply in exactly this layout, with a line break at the end:\n<reasoning>\n...\n</reasoning>\n"
+        "<answer>\n...\n</answer>\n",
+        answer="<answer>\n{answer}\n</answer>\n",
+        worked="<reasoning>\n{work}\n</reasoning>\n<answer>\n{answer}\n</answer>\n",
         in_system=True,
     ),
     "reasoning_choice": AnswerFormat(

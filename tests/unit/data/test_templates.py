@@ -7,6 +7,17 @@ import pytest
 from grpo_lightning.data.answer_formats import ANSWER_FORMATS
 from grpo_lightning.data.templates import PromptTemplate, encode_plain
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards import (
+    choice_format_soft,
+    choice_format_strict,
+    reasoning_format_soft,
+    reasoning_format_strict,
+    tag_count,
+    think_answer_format,
+    think_answer_format_strict,
+    xml_count,
+    xml_count_three_tags,
+)
 from tests.unit.data.character_tokenizer import CHAT, letters
 
 ROW = {"question": "2+2?", "answer": "4"}
@@ -150,7 +161,11 @@ def test_no_end_of_sequence_behind_a_prompt() -> None:
     ("name", "answer", "worked"),
     [
         ("think_answer", "<answer>2</answer>", "<think>\n1 and 1\n</think>\n<answer>\n2\n</answer>"),
-        ("reasoning_answer", "<answer>\n2\n</answer>", "<reasoning>\n1 and 1\n</reasoning>\n<answer>\n2\n</answer>"),
+        (
+            "reasoning_answer",
+            "<answer>\n2\n</answer>\n",
+            "<reasoning>\n1 and 1\n</reasoning>\n<answer>\n2\n</answer>\n",
+        ),
         (
             "reasoning_choice",
             "<answer>\n\\boxed{2}\n</answer>",
@@ -166,6 +181,25 @@ def test_examples_show_the_chosen_layout(name: str, answer: str, worked: str) ->
     layout = ANSWER_FORMATS[name]
     assert layout.show("2") == answer
     assert layout.show("2", "1 and 1\n#### 2") == worked
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "rewards"),
+    [
+        ("reasoning_answer", "2", {reasoning_format_strict: 0.5, reasoning_format_soft: 0.5, xml_count: 0.5}),
+        ("reasoning_choice", "A", {choice_format_strict: 1.0, choice_format_soft: 0.5, xml_count_three_tags: 0.375}),
+        ("think_answer", "2", {think_answer_format: 1.0, think_answer_format_strict: 1.0, tag_count: 1.0}),
+    ],
+)
+def test_who_copies_the_example_keeps_the_layout_that_is_paid(
+    name: str, answer: str, rewards: dict[Any, float]
+) -> None:
+    layout = ANSWER_FORMATS[name]
+    for shown in (layout.show(answer, "1 and 1"), layout.show(answer, "1 and 1\n#### 2")):
+        assert {reward: reward(completions=[shown])[0] for reward in rewards} == pytest.approx(rewards)
+    if name == "reasoning_answer":
+        said = layout.instruction.partition(":\n")[2]
+        assert reasoning_format_strict(completions=[said]) == [0.5]
 
 
 def test_a_solution_that_is_laid_out_already_stays_as_it_is() -> None:
