@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import os
 import random
 import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,6 @@ import pytest
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.rewards import RewardScorer, Scores
-from grpo_lightning.rewards.scoring import calling
 from grpo_lightning.types import Completion, Prompt
 from tests.integration import bad_rewards
 from tests.integration.command_line import grpo, rows, run, start, written
@@ -30,25 +30,26 @@ BAD = "tests.integration.bad_rewards"
 
 
 @pytest.fixture(autouse=True)
-def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file that rewards write process ids to; workers are new and end with the test."""
+def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that rewards write process ids to."""
     file = tmp_path / "pids"
     file.touch()
     monkeypatch.setenv(bad_rewards.PIDS, str(file))
-    monkeypatch.setattr(calling, "_POOLS", pools := {})
-    yield file
-    for pool in pools.values():
-        pool.close()
+    return file
+
+
+def scorer_of(reward: Any, **options: Any) -> RewardScorer:
+    return RewardScorer([reward], **{"reward_time_limit": 1.0, **options})
 
 
 def score(reward: Any, *texts: str, **options: Any) -> Scores:
-    """Of a group of four (``"aa"``, ``"b"``, ``"c"``, ``"d"`` by default)."""
+    """Of a group of four (``"aa"``, ``"b"``, ``"c"``, ``"d"`` by default); ``reward`` may be a scorer."""
     columns = {"question": "What is it?", "kind": options.pop("kind", "")}
     completions = [
         Completion(token_ids=[1, 2], logprobs=[0.0, 0.0], finished=True, text=text)
         for text in texts or ("aa", "b", "c", "d")
     ]
-    scorer = RewardScorer([reward], **{"reward_time_limit": 1.0, **options})
+    scorer = reward if isinstance(reward, RewardScorer) else scorer_of(reward, **options)
     state = SimpleNamespace(global_step=5)
     return scorer.score([Prompt(token_ids=[1], text="Q", columns=columns)], [completions], trainer_state=state)
 
@@ -70,11 +71,42 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_worker_keeps_its_state_and_is_not_the_trainer() -> None:
-    first, second = score(bad_rewards.counts_calls), score(bad_rewards.counts_calls)
+    scorer = scorer_of(bad_rewards.counts_calls)
+    first, second = score(scorer), score(scorer)
     (calls, pid, step, _), (more_calls, same_pid, *_) = first.total[0], second.total[0]
     assert (calls, more_calls, step) == (1.0, 2.0, 5.0)
+    assert score(scorer.alone("counts_calls")).total[0][:2] == [3.0, pid]
     assert pid == same_pid != os.getpid()
     assert first.counts == {"rewards/counts_calls/timeouts": 0.0, "rewards/counts_calls/calls": 1.0}
+
+
+def test_an_edited_module_is_imported_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "edited_reward.py"
+    source = "def reward(completions, **_):\n    return [{}] * len(completions)\n"
+    module.write_text(source.format("1.0"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    edited = importlib.import_module("edited_reward")
+    scorer = scorer_of(edited.reward)
+    assert score(scorer).total == [[1.0] * 4]
+    module.write_text(source.format("22.25"))  # of another size, so that no compiled file is taken for it
+    importlib.invalidate_caches()
+    importlib.reload(edited)
+    assert score(edited.reward).total == [[22.25] * 4]  # as a notebook does
+    scorer.close()
+    assert score(scorer).total == [[22.25] * 4]
+
+
+def test_workers_end_with_their_scorer(pids: Path) -> None:
+    for seconds in (10.0, 11.0):
+        assert score(bad_rewards.leaves_children, reward_time_limit=seconds).total == [[2.0, 1.0, 1.0, 1.0]]
+        gc.collect()
+        assert living(pids) == []
+
+
+def test_each_scorer_has_its_own_memory_limit() -> None:
+    for gib, total in ((0.25, 0.0), (2.0, 0.5), (0.25, 0.0)):
+        options = {"reward_memory_limit_gib": gib, "reward_time_limit": 20.0}
+        assert score(bad_rewards.takes_half_a_gib, "a", **options).total == [[total]]
 
 
 def test_random_numbers_follow_the_trainers() -> None:
@@ -164,24 +196,25 @@ def test_an_async_reward_that_blocks_stops_the_run(monkeypatch: pytest.MonkeyPat
 
 
 def test_forked_children_answer_nothing_and_end(pids: Path) -> None:
+    scorer = scorer_of(bad_rewards.forks)
     for _ in range(3):
-        assert score(bad_rewards.forks).total == [[2.0, 1.0, 1.0, 1.0]]
-    assert score(bad_rewards.leaves_children, reward_time_limit=5.0).total == [[2.0, 1.0, 1.0, 1.0]]
+        assert score(scorer).total == [[2.0, 1.0, 1.0, 1.0]]
+    scorer = scorer_of(bad_rewards.leaves_children, reward_time_limit=5.0)
+    assert score(scorer).total == [[2.0, 1.0, 1.0, 1.0]]
     sleeper, *_ = (int(line) for line in pids.read_text().split())
     assert is_alive(sleeper)  # a child of a worker that lives may be meant to stay
-    for pool in calling._POOLS.values():
-        pool.close()
+    scorer.close()
     assert living(pids) == []
 
 
 def test_children_end_with_a_worker_that_dies(pids: Path) -> None:
     texts = ("x", "b", "c", "d")  # the child that holds the worker's socket must not hide its end
     begin = time.monotonic()
-    scores = score(bad_rewards.leaves_children, *texts, reward_time_limit=20.0)
+    scorer = scorer_of(bad_rewards.leaves_children, reward_time_limit=20.0)
+    scores = score(scorer, *texts)
     assert scores.total == [[0.0, 1.0, 1.0, 1.0]]
     assert time.monotonic() - begin < 15
-    for pool in calling._POOLS.values():
-        pool.close()
+    scorer.close()
     assert living(pids) == []
 
 

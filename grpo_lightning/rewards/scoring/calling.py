@@ -1,6 +1,6 @@
 """Where the reward functions are called, how long they may take, and what becomes of a call that fails.
 
-Functions run in worker processes, one for each that lives as long as the run, so that none can freeze or kill the
+Functions run in worker processes, one for each that lives as long as its caller, so that none can freeze or kill the
 trainer. Those marked ``inline``, modules and ``async`` functions run in the trainer's process, and so do those that
 another process cannot import (a lambda, a function inside a function).
 """
@@ -16,7 +16,6 @@ import pickle
 import queue
 import random
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 
@@ -44,8 +43,6 @@ MOST_FAILURES = 8
 _Ask = Callable[..., list[Outcome]]
 
 _COUNTED = {"timeout": "timeouts", "memory": "out_of_memory", "crash": "crashes"}
-_POOLS: dict[bytes, IsolatedPool] = {}
-_POOLS_LOCK = threading.Lock()
 _TOLD: set[str] = set()
 
 _log = logging.getLogger(__name__)
@@ -87,6 +84,13 @@ class RewardCaller:
         self.memory_limit = int(memory_limit_gib * (1 << 30))
         self._pickled = [_for_workers(name, reward) for name, reward in zip(names, rewards, strict=True)]
         self._failed = [0] * len(self.rewards)
+        self.pools = [IsolatedPool() for _ in self.rewards]
+        """Where each function's workers are, once it is called; a caller of the same functions may share them."""
+
+    def close(self) -> None:
+        """End the workers; the next call starts new ones, which import the functions as they are by then."""
+        for pool in self.pools:
+            pool.close()
 
     def call(self, keywords: dict[str, Any], log: CallLog) -> list[Any]:
         """What each function returns for the same completions; workers and ``async`` functions run at the same time.
@@ -191,13 +195,11 @@ class RewardCaller:
         """Have workers call the function with keywords for so many completions."""
         name, pickled = self.names[index], self._pickled[index]
         assert pickled is not None
-        with _POOLS_LOCK:
-            pool = _POOLS[pickled] = _POOLS.get(pickled) or IsolatedPool()
         options = {"time_limit": self.time_limit, **options}
         rows = [(pickled, name, keywords, count, seed + number) for number, (keywords, count) in enumerate(calls)]
         try:
             warm_up = functools.partial(load, pickled)
-            return pool.run(answer, rows, warm_up=warm_up, memory_limit=self.memory_limit, **options)
+            return self.pools[index].run(answer, rows, warm_up=warm_up, memory_limit=self.memory_limit, **options)
         except UserError as error:
             raise UserError(f"reward {name}: {error}; {_REMEDY}") from None
         except RuntimeError as error:

@@ -99,17 +99,20 @@ class RewardScorer:
         )
 
     def alone(self, name: str) -> RewardScorer:
-        """A scorer of that one reward, unweighted, under the same limits."""
-        return RewardScorer(
-            [self.rewards[self.names.index(name)]],
+        """A scorer of that one reward, unweighted, under the same limits, with the same worker."""
+        index = self.names.index(name)
+        scorer = RewardScorer(
+            [self.rewards[index]],
             reward_time_limit=self._caller.time_limit,
             reward_on_timeout=self._caller.on_timeout,
             reward_memory_limit_gib=self._caller.memory_limit / (1 << 30),
         )
+        scorer._caller.pools = [self._caller.pools[index]]
+        return scorer
 
     def close(self) -> None:
         """End the functions' worker processes; the next ``score`` starts new ones."""
-        getattr(self._caller, "close", lambda: None)()
+        self._caller.close()
 
     def require_columns(self, columns: Iterable[str]) -> None:
         """Find before the first rollout what ``score`` would find after it.
