@@ -48,11 +48,12 @@ def _lines(rollout: Rollout) -> list[list[dict[str, Any]]]:
         groups.append(
             [
                 {
+                    # First what the user's functions gave: none of it can take the place of ours.
+                    **{name: values[p * group_size + g] for name, values in columns.items()},
                     **completion_record(prompt, completion),
                     "reward": float(rollout.rewards[p, g]),
                     "rewards": {name: float(term[p, g]) for name, term in rollout.reward_terms.items()},
                     "advantage": float(rollout.advantages[p, g]),
-                    **{name: values[p * group_size + g] for name, values in columns.items()},
                 }
                 for g, completion in enumerate(group)
             ]

@@ -42,7 +42,7 @@ def length_figures(completions: list[list[Completion]]) -> dict[str, float]:
 def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
     """Figures that reward functions logged; a rank without one of them does not count in its mean."""
     everyone = ranks.gather_objects([metrics])
-    names = sorted({name for of_rank in everyone for name in of_rank})
+    names = sorted({name for of_rank in everyone for name in of_rank}, key=str)
     values = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
     return {name: sum(found) / len(found) for name, found in values.items()}
 
@@ -50,5 +50,5 @@ def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
 def sum_over_ranks(counts: dict[str, float]) -> dict[str, float]:
     """Counts that reward functions logged."""
     everyone = ranks.gather_objects([counts])
-    names = sorted({name for of_rank in everyone for name in of_rank})
+    names = sorted({name for of_rank in everyone for name in of_rank}, key=str)
     return {name: sum(of_rank.get(name, 0.0) for of_rank in everyone) for name in names}

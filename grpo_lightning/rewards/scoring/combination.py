@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import RunStopped, UserError
 
 WeightSchedule = Callable[[int], float]
 """Optimizer steps done so far to a weight."""
@@ -72,6 +72,8 @@ class Combination:
             for name in (gated, gate.reward):
                 if name not in names:
                     raise UserError(f"--rollout.reward_gates names {name!r}; the rewards are {', '.join(names)}")
+            if math.isnan(gate.at_least):
+                raise UserError(f"--rollout.reward_gates.{gated}.at_least nan: give a number")
         if clip is not None and not clip[0] < clip[1]:
             raise UserError(f"--rollout.reward_clip {list(clip)}: the first number must be below the second")
         self.names = list(names)
@@ -81,13 +83,7 @@ class Combination:
 
     def weights(self, step: int) -> dict[str, float]:
         """The weights in effect after ``step`` optimizer steps."""
-        weights = {
-            name: float(weight(step)) if callable(weight) else float(weight)
-            for name, weight in zip(self.names, self._weights, strict=True)
-        }
-        for weight in weights.values():
-            _require_finite(weight)
-        return weights
+        return {name: _value(name, weight, step) for name, weight in zip(self.names, self._weights, strict=True)}
 
     @property
     def scheduled(self) -> set[str]:
@@ -118,6 +114,19 @@ class Combination:
             return math.nan
         low, high = self.clip or (-math.inf, math.inf)
         return min(max(math.fsum(present), low), high)
+
+
+def _value(name: str, weight: float | WeightSchedule, step: int) -> float:
+    if not callable(weight):
+        return float(weight)
+    try:
+        value = float(weight(step))
+    except Exception as error:
+        raise RunStopped(
+            f"the schedule in --rollout.reward_weights of {name} failed at step {step}: {type(error).__name__}: {error}"
+        ) from error
+    _require_finite(value)
+    return value
 
 
 def _require_finite(weight: float) -> None:

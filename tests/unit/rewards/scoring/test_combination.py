@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.rewards.scoring.combination import Combination, Gate, LinearWeight
 
 NAN = math.nan
@@ -44,6 +44,7 @@ def test_a_scheduled_weight_moves_along_a_line_and_stays() -> None:
         ({"gates": {"c": Gate(reward="a", at_least=1)}}, "--rollout.reward_gates names 'c'; the rewards are a, b"),
         ({"gates": {"a": Gate(reward="d", at_least=1)}}, "--rollout.reward_gates names 'd'"),
         ({"weights": [1.0, NAN]}, "--rollout.reward_weights: nan is no weight"),
+        ({"gates": {"a": Gate(reward="b", at_least=NAN)}}, "--rollout.reward_gates.a.at_least nan"),
         ({"clip": (NAN, 1.0)}, r"--rollout.reward_clip \[nan, 1.0\]"),
         ({"clip": (1.0, 1.0)}, r"--rollout.reward_clip \[1.0, 1.0\]"),
     ],
@@ -56,6 +57,11 @@ def test_what_does_not_fit_is_refused(options: dict, message: str) -> None:
 def test_a_schedule_that_runs_off_is_refused() -> None:
     with pytest.raises(UserError, match=r"--rollout\.reward_weights: inf"):
         Combination(["a"], weights=[lambda step: math.inf]).weights(3)
+
+
+def test_a_schedule_that_fails_is_named() -> None:
+    with pytest.raises(RunStopped, match="of dense failed at step 3: KeyError"):
+        Combination(["dense"], weights=[lambda step: {}[step]]).weights(3)
 
 
 def test_a_schedule_needs_steps() -> None:
