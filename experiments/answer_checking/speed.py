@@ -1,6 +1,6 @@
-"""How many answers a second `math_accuracy` checks on one core: results.json beside this file.
+"""How many answers a second `math_accuracy` checks on one core.
 
-OMP_NUM_THREADS=1 python experiments/answer_checking/speed.py --math500 math500.jsonl
+OMP_NUM_THREADS=1 python experiments/answer_checking/speed.py [--math500 FILE] [--write results.json]
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ REPEATS = 7
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--math500", type=Path, help="MATH-500 as JSON lines with a column 'answer'")
+    parser.add_argument("--write", type=Path, help="where to keep the record")
     arguments = parser.parse_args()
+    if arguments.math500 and not arguments.math500.exists():
+        parser.error(f"--math500 {arguments.math500}: no such file; download test.jsonl of HuggingFaceH4/MATH-500")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     record = {
-        "command": "OMP_NUM_THREADS=1 python experiments/answer_checking/speed.py --math500 math500.jsonl",
-        "machine": f"one core of {os.cpu_count()} ({processor()}), others busy",
+        "command": " ".join(["python experiments/answer_checking/speed.py", *sys.argv[1:]]),
+        "machine": f"one core of {os.cpu_count()} ({processor()})",
         "load": os.getloadavg()[0],
         "versions": versions(),
         "repeats": REPEATS,
@@ -45,7 +48,8 @@ def main() -> None:
             "MATH-500 golds as they stand": measure((golds, [f"so $\\boxed{{{gold}}}$." for gold in golds])),
             "MATH-500 golds in another spelling": measure((golds, [f"so $\\boxed{{{respelled(g)}}}$." for g in golds])),
         }
-    (Path(__file__).resolve().parent / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    if arguments.write:
+        arguments.write.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(record, indent=2))
 
 
