@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from grpo_lightning.rewards import best, gold_reader
+
 
 def _text(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[0]["content"]
@@ -32,3 +34,14 @@ def begins_with_a_digit(completions: list[Any], **kwargs: Any) -> list[float]:
 
 def never(completions: list[Any], **kwargs: Any) -> list[float]:
     return [0.0] * len(completions)
+
+
+@best(1.0)
+@gold_reader(lambda answer: answer.rpartition("#### ")[2])
+def about_even_numbers(completions: list[Any], answer: list[str], **kwargs: Any) -> list[float | None]:
+    """Right answers to even golds; of odd ones it knows nothing."""
+    golds = [gold.rpartition("#### ")[2] for gold in answer]
+    return [
+        float(gold in _text(completion)) if int(gold) % 2 == 0 else None
+        for completion, gold in zip(completions, golds, strict=True)
+    ]

@@ -65,6 +65,24 @@ def test_a_few_bad_golds_are_named(tiny: Path, tmp_path: Path, capsys: pytest.Ca
     ]
 
 
+def test_worked_solutions_as_golds_and_rows_of_another_kind(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"question": f"Tom has {number} apples. How many?", "answer": f"He has {number}.\n#### {number}"}
+             for number in range(8)]  # fmt: skip
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    layout = {"class_path": "grpo_lightning.data.PromptTemplate", "init_args": {"answer_format": "reasoning_answer"}}
+    rewards = ["grpo_lightning.rewards.exact_answer", f"{REWARDS}.about_even_numbers"]
+    config = grpo(tiny, tmp_path / "run", data__source=jsonl(file), data__template=layout, rollout__rewards=rewards)
+    told = [line for line in fit(capsys, config).err.splitlines() if line.startswith("--rollout.rewards")]
+    assert told == [
+        "--rollout.rewards exact_answer: all of 8 golds of rows earn 2",
+        "--rollout.rewards about_even_numbers: does not apply (returns None) to 4 rows of rows",
+        "--rollout.rewards about_even_numbers: all of 4 golds of rows earn 1",
+    ]
+
+
 def test_two_ranks_stop_together(tiny: Path, tmp_path: Path) -> None:
     config = written(misfit(tiny, tmp_path / "run"), tmp_path / "run.yaml")
     ending = Run(LIGHTNING, "fit", "--config", config, "--trainer.strategy", "ddp", folder=tmp_path).end(timeout=240)
