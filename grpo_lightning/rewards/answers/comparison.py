@@ -14,7 +14,7 @@ _OPERATOR = re.compile(r"\\(?:frac|sqrt|cdot|times|pi|binom|pm)(?![a-z])")
 _LETTER = re.compile(r"[A-Za-z⟦]")
 _BINOMIAL = re.compile(r"\\binom\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _LABEL = re.compile(r"[A-Z]|⟦[^⟦⟧]*⟧|[A-Za-z]{2,}")
-_FUNCTION = re.compile(r"y|[a-zA-Z]\([a-z]\)|y'|[a-zA-Z]'\([a-z]\)|\\frac\{d[a-z]\}\{d[a-z]\}")
+_FUNCTION = re.compile(r"y|d[a-z]/d[a-z]|[a-zA-Z]\([a-z]\)|y'|[a-zA-Z]'\([a-z]\)|\\frac\{d[a-z]\}\{d[a-z]\}")
 
 
 class Oracle(Protocol):
@@ -87,22 +87,24 @@ def _compare_pieces(gold: Pieces, answer: Pieces, oracle: Oracle) -> bool | None
     if len(gold.pieces) != len(answer.pieces):
         return False
     left = list(answer.pieces)
-    unclear = False
-    for value, condition in sorted(gold.pieces, key=lambda piece: piece[1] is None):
-        verdicts = []
-        for other, other_condition in left:
-            if condition is None or other_condition is None:
-                same: bool | None = condition is other_condition or len(left) == 1
-            else:
-                same = compare(condition, other_condition, oracle)
-            verdicts.append(_all([same, compare(value, other, oracle)]))
+    over = []
+    for value, condition in gold.pieces:
+        verdicts = [
+            _all([compare(condition, other_condition, oracle), compare(value, other, oracle)])
+            if condition is not None and other_condition is not None
+            else False
+            for other, other_condition in left
+        ]
         if True in verdicts:
             left.pop(verdicts.index(True))
         elif None in verdicts:
-            unclear = True
+            return None
         else:
-            return False
-    return None if unclear else True
+            over.append((value, condition))
+    if not over:
+        return True
+    is_rest = over[0][1] is None or left[0][1] is None
+    return len(over) == 1 and is_rest and compare(over[0][0], left[0][0], oracle)
 
 
 def _compare_matrices(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None:
@@ -135,6 +137,8 @@ def _compare_groups(gold: Shape, answer: Shape, oracle: Oracle) -> bool | None:
                 if value is gold
                 else _compare_groups(gold, parse_list(value.text), oracle)
             )
+        if value is answer and group.kind == "set" and len(group.items) == 1:
+            return compare(group.items[0], value, oracle)
         column = _as_column(value) if value is answer else None
         if column and group.kind == "tuple":
             return compare(gold, column, oracle)

@@ -124,6 +124,7 @@ _UNIT_VECTOR = re.compile(
 )
 _CHOICES = re.compile(r"\([A-Z]\)|\(?[A-Z](?:\s*,\s*[A-Z])+\)?")
 _NUMBERS = re.compile(r"\s*-?[\d./]+(?:(?:,|,?\s+(?:and|or))\s+-?[\d./]+){1,20}\s*")
+_NAMES = re.compile(r"\s*[A-Z][a-z]+(?:\s*,\s*(?:and\s+)?[A-Z][a-z]+){1,20}\s*")
 _ORDINAL = re.compile(r"\s*\d+(?:st|nd|rd|th)\s*")
 _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _BRACED_ATOM = re.compile(r"(^|[-+(,=\s])\{([^{}]*)\}(?=$|[-+),=\s])")
@@ -172,6 +173,8 @@ def _marked(content: str) -> str:
         return letters
     if _NUMBERS.fullmatch(content):
         return re.sub(r",?\s+(and|or)\s+", r" ⟦\1⟧ ", content)
+    if _NAMES.fullmatch(content):
+        return ",".join(f" ⟦{name}⟧ " for name in re.findall(r"[A-Z][a-z]+", content))
     if _ORDINAL.fullmatch(content):
         return content.strip()[:-2]
     counted = re.fullmatch(r"\s*(-?\d[\d.,]*)\s+([^\W\d].*)", content)

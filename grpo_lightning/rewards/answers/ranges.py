@@ -52,5 +52,8 @@ def intersection(bounds: list[Shape]) -> Group | None:
         (low, left), (high, right) = (high, right), (low, left)
     if low[1] != Value(r"\infty") or high[0] != Value(r"-\infty"):
         return None
+    numbers = [parse_number(end.text) for end in (low[0], high[1]) if isinstance(end, Value)]
+    if len(numbers) == 2 and numbers[0] and numbers[1] and numbers[0].value > numbers[1].value:
+        return None  # x < 1 and x > 3: nothing
     ends = ("[" if left[0] == "[" else "(") + ("]" if right[-1] == "]" else ")")
     return Group("tuple" if ends == "()" else ends, (low[0], high[1]))

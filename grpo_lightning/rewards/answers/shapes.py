@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 NAME = re.compile(
-    r"(?:\\?[A-Za-z]+|\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+){1,3}\s*\)|⟦[^⟦⟧]*⟧|\\frac\{d[a-z]\}\{d[a-z]\}|\\(?:angle|triangle|overline|vec|bar|hat|mathbf)\s*\{?[A-Za-z]+\}?)"
+    r"(?:\\?[A-Za-z]+|\(\s*\\?[A-Za-z]+(?:\s*,\s*\\?[A-Za-z]+){1,3}\s*\)|⟦[^⟦⟧]*⟧|\\frac\{d[a-z]\}\{d[a-z]\}|d[a-z]/d[a-z]|\\(?:angle|triangle|overline|vec|bar|hat|mathbf)\s*\{?[A-Za-z]+\}?)"
     r"'*(?:_(?:\w|\{[^{}]*\}))?'*(?:\^\s*\{\s*-1\s*\}(?=\s*\())?(?:\s*\([^()]*\))?\s*"
 )
 

@@ -1,4 +1,4 @@
-"""The table of answers in ``table.json``: 3,000 verdicts over every kind of answer, right and wrong ones.
+"""The table of answers in ``table.json``: 5,000 verdicts over every kind of answer, right and wrong ones.
 
 ``boxed`` rows are a gold answer, contents of a box that are right, and contents that are wrong; ``completions`` rows
 are a gold answer, a whole completion and its verdict.
