@@ -246,11 +246,13 @@ def _children() -> set[int]:
 
 def serve(parent: socket.socket, creator: int) -> None:
     """Answer requests as long as the process ``creator`` lives and keeps its end of the socket open."""
+    ending = False
 
     def end_if_orphaned(*_: Any) -> None:
-        if os.getppid() != creator:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            raise EOFError
+        nonlocal ending
+        if os.getppid() != creator and not ending:
+            ending = True
+            raise SystemExit
 
     # The kernel's word that the parent is gone ends what would go on without looking, such as a slow import. It comes
     # for every thread that has started this process or taken it over as well. A scheduler's SIGTERM goes to the parent
@@ -261,8 +263,11 @@ def serve(parent: socket.socket, creator: int) -> None:
         die_with(creator, signal.SIGTERM)
     server = _Server(parent, creator)
     try:
-        server.serve()
-    except (EOFError, ConnectionError):
+        try:
+            server.serve()
+        finally:
+            ending = True  # from here on no signal interrupts
+    except (EOFError, ConnectionError, SystemExit):
         pass  # the parent's end
     finally:
         server.kept = set()
