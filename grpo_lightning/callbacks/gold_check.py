@@ -85,8 +85,7 @@ def check_all_golds(
     check = GoldCheck(answer_format, tokenizer=data.tokenizer, most=most, trainer_state=trainer_state)
     for name, reward in zip(scorer.names, scorer.rewards, strict=True):
         if hasattr(reward, "best"):
-            with closing(scorer.alone(name)) as alone:
-                check.check(alone, data.train_prompts or [], what=f"--rollout.rewards {name}")
+            check.check(scorer.alone(name), data.train_prompts or [], what=f"--rollout.rewards {name}")
     for source, prompts in zip(data.eval_sources, data.eval_prompts or [], strict=False) if evaluates else []:
         with closing(RewardScorer([source.correctness])) as rule:
             check.check(rule, prompts, what=f"--data.eval_sources {source.name}, {rule.names[0]}")
