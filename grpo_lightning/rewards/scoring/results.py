@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import reprlib
@@ -57,11 +58,13 @@ def _step(name: str, row: int, step: Any, length: int) -> tuple[float, int]:
 
 
 def _number(name: str, row: int, score: Any) -> float:
-    if hasattr(score, "item"):  # a tensor or array with one element
-        score = score.item()
+    if hasattr(score, "item"):  # a tensor or array
+        with contextlib.suppress(ValueError, RuntimeError):  # of more than one element
+            score = score.item()
     if not isinstance(score, numbers.Real):
         raise UserError(
-            f"reward {name} returned {reprlib.repr(score)} for row {row}: return a number, or None if it does not apply"
+            f"reward {name} returned {' '.join(reprlib.repr(score).split())} for row {row}: "
+            "return a number, or None if it does not apply"
         )
     try:
         number = float(score)

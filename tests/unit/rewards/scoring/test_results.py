@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.results import checked_scores
@@ -38,3 +39,10 @@ def test_numbers_none_and_steps() -> None:
 def test_steps_that_make_no_sense_are_refused(entry: Any, message: str) -> None:
     with pytest.raises(UserError, match=f"reward f {message}" if message.startswith("returned") else message):
         checked_scores("f", [entry], lengths=[3])
+
+
+@pytest.mark.parametrize("entry", [np.array([1.0, 2.0]), np.ones((2, 2)), torch.ones(3)])
+def test_an_array_where_one_number_is_due_is_refused(entry: Any) -> None:
+    with pytest.raises(UserError, match=r"^reward f returned (array|tensor)\(.*for row 1: return a number") as caught:
+        checked_scores("f", [0.5, entry], lengths=[3, 3])
+    assert "\n" not in str(caught.value)
