@@ -6,10 +6,29 @@ A mark is an attribute, so that an object with ``__call__`` can have it as well:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 RewardT = TypeVar("RewardT", bound=Callable[..., Any])
+
+
+def innermost(reward: Any) -> Any:
+    """The function or object itself, where arguments are bound to it by ``functools.partial``."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
+    return reward
+
+
+def marked(reward: Any, mark: str, otherwise: Any = None) -> Any:
+    """A mark of the reward, also where arguments are bound to it by ``functools.partial``.
+
+    Args:
+        reward: any.
+        mark: ``"inline"`` or ``"best"``.
+        otherwise: for one without this mark.
+    """
+    return getattr(reward, mark, getattr(innermost(reward), mark, otherwise))
 
 
 def inline(reward: RewardT) -> RewardT:

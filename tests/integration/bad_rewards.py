@@ -48,6 +48,10 @@ def raises(completions: list[Any], **_: Any) -> list[float]:
     return _lengths(completions)
 
 
+def takes_texts_only(completions: list[Any]) -> list[float]:
+    return raises(completions)
+
+
 def raises_together(completions: list[Any], **_: Any) -> list[float]:
     if len(completions) > 1:
         raise KeyError("group")

@@ -174,6 +174,10 @@ def test_an_exception_names_the_completion(caplog: Any) -> None:
     )
     assert 'bad_rewards.py", line' in caplog.text
     assert 'raise ValueError("cannot read' in caplog.text
+    with pytest.raises(
+        RunStopped, match=r"^reward takes_texts_only failed at row 2: .* \(its prompt begins 'What is it\?'\)$"
+    ):
+        score(bad_rewards.takes_texts_only, "a", "b", "x", "d")
     with pytest.raises(RunStopped, match=r"raises_together failed on the whole batch, .* alone: KeyError: 'group'$"):
         score(bad_rewards.raises_together)
     with pytest.raises(RunStopped, match="reward leaves failed at row 0: SystemExit: enough"):

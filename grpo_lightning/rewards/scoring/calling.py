@@ -7,6 +7,7 @@ another process cannot import (a lambda, a function inside a function).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -21,6 +22,7 @@ from typing import Any, NoReturn
 
 from grpo_lightning.errors import RunStopped, UserError
 from grpo_lightning.rewards.isolation.pool import IsolatedPool, Outcome
+from grpo_lightning.rewards.marks import innermost, marked
 from grpo_lightning.rewards.scoring.failures import SEARCH_SECONDS, Failure, stop
 from grpo_lightning.rewards.scoring.invocation import (
     TRAINER_KEYWORDS,
@@ -133,8 +135,10 @@ class RewardCaller:
     # --- in this process -----------------------------------------------------------------------------------------
 
     def _inline(self, index: int, keywords: dict[str, Any], log: CallLog) -> Any:
+        torch = sys.modules.get("torch")
         try:
-            return invoke(self.names[index], self.rewards[index], keywords, log)
+            with torch.no_grad() if torch else contextlib.nullcontext():
+                return invoke(self.names[index], self.rewards[index], keywords, log)
         except (Exception, SystemExit) as error:
             self._stop(index, error, keywords, log.rows)
 
@@ -151,6 +155,7 @@ class RewardCaller:
                 "that blocks its event loop should not be async"
             ) from None
         for index in waiting:
+            log.add(counts={f"rewards/{self.names[index]}/timeouts": 0.0})
             if index in results:
                 self._failed[index] = 0
                 continue
@@ -181,7 +186,6 @@ class RewardCaller:
     # --- in workers ----------------------------------------------------------------------------------------------
 
     def _isolated(self, index: int, ask: _Ask, keywords: dict[str, Any], log: CallLog) -> Any:
-        keywords = taken(self.rewards[index], keywords)
         log.add(counts={f"rewards/{self.names[index]}/timeouts": 0.0})
         outcome = ask([(keywords, log.rows)], workers=1)[0]
         if outcome.failure in _COUNTED:
@@ -193,10 +197,13 @@ class RewardCaller:
 
     def _ask(self, index: int, seed: int, calls: list[tuple[dict[str, Any], int]], **options: Any) -> list[Outcome]:
         """Have workers call the function with keywords for so many completions."""
-        name, pickled = self.names[index], self._pickled[index]
+        name, reward, pickled = self.names[index], self.rewards[index], self._pickled[index]
         assert pickled is not None
         options = {"time_limit": self.time_limit, **options}
-        rows = [(pickled, name, keywords, count, seed + number) for number, (keywords, count) in enumerate(calls)]
+        rows = [
+            (pickled, name, taken(reward, keywords), count, seed + number)
+            for number, (keywords, count) in enumerate(calls)
+        ]
         try:
             warm_up = functools.partial(load, pickled)
             return self.pools[index].run(answer, rows, warm_up=warm_up, memory_limit=self.memory_limit, **options)
@@ -279,10 +286,10 @@ _REMEDY = "mark it with @grpo_lightning.rewards.inline to have it called in the 
 
 def _for_workers(name: str, reward: Reward) -> bytes | None:
     """The function for another process; None if it is called in this one."""
-    torch = sys.modules.get("torch")
-    is_module = torch is not None and isinstance(reward, torch.nn.Module)
-    is_async = inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(type(reward).__call__)
-    if getattr(reward, "inline", False) or is_module or is_async:
+    torch, called = sys.modules.get("torch"), innermost(reward)
+    is_module = torch is not None and isinstance(called, torch.nn.Module)
+    is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(type(called).__call__)
+    if marked(reward, "inline") or is_module or is_async:
         return None
     try:
         pickled = pickle.dumps(reward)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sysconfig
 import textwrap
 import time
@@ -17,7 +18,7 @@ from grpo_lightning.errors import RunStopped, UserError
 SEARCH_SECONDS = 15.0
 """For finding the completion that a function raises on."""
 
-_OURS = tuple(str(Path(__file__).with_name(f"{name}.py")) for name in ("calling", "invocation", "isolation_worker"))
+_OURS = tuple(str(Path(__file__).parents[1] / folder) + os.sep for folder in ("scoring", "isolation"))
 _INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 log = logging.getLogger(__name__)
@@ -80,9 +81,7 @@ def stop(
     if failure.trace:
         log.error(f"reward {name} raised {failure.kind}:\n{failure.trace.rstrip()}")
     where = f" at row {failure.row}" if failure.row is not None else _where(failure.kind, rows, again)
-    prompts = keywords.get("question", keywords.get("prompts", []))
-    number = int(where.rpartition(" ")[2]) if where.startswith(" at row") else rows
-    about = f" (its prompt begins {_beginning(prompts[number])!r})" if number < len(prompts) else ""
+    about = _about(keywords, int(where.rpartition(" ")[2])) if where.startswith(" at row") else ""
     raise RunStopped(
         f"reward {name} failed{where}: {failure.kind}: {' '.join(failure.message.split())}{about}"
     ) from cause
@@ -100,11 +99,22 @@ def _where(kind: str, rows: int, again: Callable[[int], str | None]) -> str:
 
 
 def _entries(error: BaseException) -> str:
-    entries = [entry for entry in traceback.extract_tb(error.__traceback__) if entry.filename not in _OURS]
+    entries = [entry for entry in traceback.extract_tb(error.__traceback__) if not entry.filename.startswith(_OURS)]
     written = [entry for entry in entries if not entry.filename.startswith(_INSTALLED)]
     return "".join(traceback.format_list((written or entries)[-10:]))
 
 
-def _beginning(prompt: Any) -> str:
-    text = prompt if isinstance(prompt, str) else str(prompt[-1].get("content", "")) if prompt else ""
-    return textwrap.shorten(text, 60, placeholder=" ...")
+def _about(keywords: dict[str, Any], row: int) -> str:
+    """How the row's question begins; its prompt, if that column is missing or holds something else than texts."""
+    for name in ("question", "prompts"):
+        prompts = keywords.get(name, ())
+        if row < len(prompts) and (text := _text(prompts[row])):
+            return f" (its prompt begins {textwrap.shorten(text, 60, placeholder=' ...')!r})"
+    return ""
+
+
+def _text(prompt: Any) -> str:
+    """A text, or the last one of a chat; empty for what is neither."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict):
+        prompt = prompt[-1].get("content")
+    return prompt if isinstance(prompt, str) else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.marks import innermost
 from grpo_lightning.rewards.scoring.calling import TRAINER_KEYWORDS, CallLog, RewardCaller, require
 from grpo_lightning.rewards.scoring.combination import Combination, Gate, WeightSchedule
 from grpo_lightning.rewards.scoring.results import checked_scores
@@ -205,6 +206,7 @@ def _grouped(flat: list[ScoreT], sizes: list[int]) -> list[list[ScoreT]]:
 
 
 def _name(reward: Any) -> str:
+    reward = innermost(reward)
     return getattr(reward, "__name__", None) or type(reward).__name__
 
 

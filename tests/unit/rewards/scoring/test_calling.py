@@ -51,6 +51,10 @@ async def waits(completions, **_):
     return [0.0]
 
 
+def fails(completions, **_):
+    raise ValueError("no")
+
+
 def of_main(completions, **_):
     return [0.0]
 
@@ -69,6 +73,9 @@ of_main.__module__ = "__main__"
         (waits, False),
         (Waits(), False),
         (functools.partial(waits), False),
+        (functools.partial(Waits()), False),
+        (functools.partial(functools.partial(Marked())), False),
+        (functools.partial(Module()), False),
         (lambda completions: [0.0], False),
         (of_main, False),
     ],
@@ -101,7 +108,7 @@ def test_results_logs_and_awaited_functions_keep_their_places() -> None:
     assert results[2].tolist() == [1, 2, 3]
     assert log.metrics == {"longest": [10.0, 3.0]}
     assert log.columns == {"texts": ["a", "bb", "ccc"]}
-    assert log.counts == {"rewards/lengths/texts": 3.0}
+    assert log.counts == {"rewards/late/timeouts": 0.0, "rewards/lengths/texts": 3.0}
 
 
 def test_what_a_worker_answers_is_plain() -> None:
@@ -154,6 +161,53 @@ def test_an_exception_is_placed_by_calling_again() -> None:
     with pytest.raises(RunStopped, match=r"^reward picky failed at row 2: ValueError: c \(its prompt begins 'C\?'\)$"):
         caller.call(KEYWORDS, CallLog(3))
     assert calls == [["a", "bb", "ccc"], ["a"], ["bb"], ["ccc"]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "about"),
+    [
+        ({"question": [1, 2, 3]}, "its prompt begins 'P'"),
+        ({"question": [["a", "b"], {"x": 1}, [{"role": "user"}]]}, "its prompt begins 'P'"),
+        ({"question": [None, None, [{"content": "Well?"}]]}, r"its prompt begins 'Well\?'"),
+    ],
+)
+def test_any_column_may_be_called_question(columns: dict[str, Any], about: str) -> None:
+    def picky(completions):
+        if "ccc" in completions:
+            raise ValueError("c")
+        return [0.0] * len(completions)
+
+    keywords = {**KEYWORDS, "prompts": [[{"role": "user", "content": "P"}]] * 3, **columns}
+    with pytest.raises(RunStopped, match=rf"^reward picky failed at row 2: ValueError: c \({about}\)$"):
+        RewardCaller([picky], ["picky"]).call(keywords, CallLog(3))
+
+
+def test_a_traceback_shows_the_users_frames_only(caplog: pytest.LogCaptureFixture) -> None:
+    async def raises_late(completions):
+        await asyncio.sleep(0)
+        raise ValueError("late")
+
+    with pytest.raises(RunStopped):
+        RewardCaller([raises_late], ["raises_late"]).call(KEYWORDS, CallLog(3))
+    (record,) = caplog.records
+    assert record.getMessage().count("File ") == 1
+    assert 'raise ValueError("late")' in record.getMessage()
+    pickled = _for_workers("fails", fails)
+    assert pickled is not None
+    load(pickled)
+    assert answer(pickled, "fails", KEYWORDS, 3, 0)["failure"][3].count("File ") == 1
+
+
+def test_no_graph_is_kept_of_what_an_inline_reward_computes() -> None:
+    enabled = []
+
+    def looks(completions):
+        enabled.append(torch.is_grad_enabled())
+        return [0.0] * 3
+
+    RewardCaller([looks], ["looks"]).call(KEYWORDS, CallLog(3))
+    assert enabled == [False]
+    assert torch.is_grad_enabled()
 
 
 def test_user_errors_and_broken_exceptions() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import threading
 
@@ -210,3 +211,12 @@ def test_missing_columns_are_found_without_completions():
     scorer.require_columns(["answer", "level"])
     with pytest.raises(UserError, match=r"^reward Graded needs a column 'level' .* \(its columns: answer, question\)$"):
         scorer.require_columns(["question", "answer"])
+
+
+def test_a_function_with_bound_arguments_keeps_its_name():
+    def scaled(completions, factor):
+        return [factor] * 4
+
+    scorer = RewardScorer([functools.partial(scaled, factor=2.0), functools.partial(scaled, factor=3.0)])
+    assert scorer.names == ["scaled", "scaled_2"]
+    assert scorer.score(*rollout()).total == [[5.0, 5.0], [5.0, 5.0]]
