@@ -22,9 +22,10 @@ UNKNOWN = re.compile(
     r"unrecognized arguments: (?P<flag>\S+)|Option '(?P<argument>[^']+)' is not accepted"
     r"|(?:Subcommand|Group) '[^']+' does not accept option '(?P<key>[^']+)'|Key '(?P<other>[^']+)' is not expected"
 )
-REQUIRED = re.compile(r"the following arguments are required: (\S+)")
+REQUIRED = re.compile(r"the following arguments are required: ([\w.]*\w)")
 EXPECTED = re.compile(r"Expected an? (?:<class '([\w.]+)'>|typing\.Literal\[(.+?)\])(?: |\.|$)", re.MULTILINE)
 NO_IMPORT = re.compile(r"expects a function or a callable class: (.+?)(?:\. Got value|$)", re.MULTILINE)
+INNER = re.compile(r"expects a function or a callable class: (Parser key .+?)\. Got value: Namespace", re.DOTALL)
 NESTED = re.compile(r"NestedArg\(key='(\d+|init_args)', val=(?:'(.*?)'|(\w+))")
 NO_FILE = re.compile(r"Unable to load config ['\"](.+?)['\"]")
 NOISE = re.compile(
@@ -121,6 +122,9 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
         options: option strings the parser knows, for "did you mean".
         file: the configuration file that was being read.
     """
+    inner = INNER.search(message)
+    if inner:  # the class was found, and one of its own arguments is wrong
+        message = message[: message.index("\n") + 1] + inner[1]
     option = ".".join(KEY.findall(message))
     unknown, required = UNKNOWN.search(message), REQUIRED.search(message)
     if unknown:
@@ -149,8 +153,9 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
     if unimportable:  # a class with its arguments, of which the name says enough
         value = unimportable[1]
     if "Not a valid subclass" in message:
-        beside = "'class_path'" in value
-        return f"--{option}: {BESIDE}" if beside else f"--{option} {value}: expected the dotted path of a class"
+        if "'class_path'" in value:
+            return f"--{option}: {BESIDE}"
+        return f"--{option} {value}: expected {_dotted_path(message)}"
     return f"--{option} {value}".rstrip() + f": {_reason(message, value)}"
 
 
@@ -159,13 +164,17 @@ def _reason(message: str, value: str) -> str:
     if no_import:
         reason = no_import.group(1).rstrip(".")
         return f"cannot be imported ({reason}); install it, or write its dotted path, package.module.name"
-    expected = ["the dotted path of a class"] if "Expected a dot import path" in message else []
+    expected = [_dotted_path(message)] if "Expected a dot import path" in message else []
     for name, choices in EXPECTED.findall(message):
         expected.append(TYPES.get(name, name) if name else f"one of {choices.replace(chr(39), '')}")
     expected = [text for text in dict.fromkeys(expected) if text != "NoneType"]
     if expected == ["a list"]:
         return f"expected a list; write [{value}]"
     return f"expected {' or '.join(expected)}" if expected else " ".join(_lines(message))
+
+
+def _dotted_path(message: str) -> str:
+    return f"the dotted path of a {'function or class' if 'Callable' in message else 'class'}"
 
 
 def _lines(message: str) -> list[str]:

@@ -116,6 +116,7 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--trainer.precision=16-mixed", ["--trainer.precision 16-mixed", "bf16-mixed"]),
         # Rewards.
         ("--rollout.rewards=[]", ["--rollout.rewards", "no reward function"]),
+        ("--rollout.rewards=[math]", ["--rollout.rewards math", "the dotted path of a function or class"]),
         ("--rollout.reward_weights=[1,2]", ["--rollout.reward_weights", "2 numbers for 1 rewards"]),
         # Templates.
         ("--data.template.chat=true", ["--data.template.chat", "no chat template"]),
@@ -124,6 +125,16 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
 def test_wrong_options(refusal: Any, arguments: str, fragments: list[str]) -> None:
     mistake = refusal(*arguments.split())
     assert all(fragment in mistake for fragment in fragments), mistake
+
+
+def test_a_rewards_own_argument_is_named(refusal: Any) -> None:
+    reward = {
+        "class_path": "grpo_lightning.rewards.CosineLength",
+        "init_args": {"max_length": 10, "right_long": "lots"},
+    }
+    assert "--rollout.rewards.right_long lots: expected a number" in refusal(rollout__rewards=[reward])
+    reward = {"class_path": "grpo_lightning.rewards.SoftOverlongPunishment", "init_args": {"max_length": 10}}
+    assert "--rollout.rewards.cache_length is missing" in refusal(rollout__rewards=[reward])
 
 
 @pytest.mark.parametrize(
