@@ -17,6 +17,9 @@ _LABEL = re.compile(r"[A-Z]|⟦[^⟦⟧]*⟧|[A-Za-z]{2,}")
 _FUNCTION = re.compile(r"y|d[a-z]/d[a-z]|[a-zA-Z]\([a-z]\)|y'|[a-zA-Z]'\([a-z]\)|\\frac\{d[a-z]\}\{d[a-z]\}")
 
 
+_DERIVATIVE = re.compile(r"'|\\frac|/")
+
+
 class Oracle(Protocol):
     """Decides about two texts without shape; None means that it cannot tell."""
 
@@ -76,6 +79,8 @@ def _compare_equations(gold: Shape, answer: Shape, oracle: Oracle) -> bool | Non
         if verdict is False and {gold.sides[0].strip(), answer.sides[0].strip()} == {"x", "y"} and not is_number:
             return oracle.same_equation((gold.sides[0], gold.sides[-1]), (answer.sides[0], answer.sides[-1]))
         names = [_FUNCTION.fullmatch(side.sides[0].replace(" ", "")) for side in (gold, answer)]
+        if all(names) and len({_DERIVATIVE.search(name[0]) is None for name in names if name}) > 1:
+            return False  # y' = 2x is not y = 2x
         if verdict is not True or same_name or is_number or not isinstance(gold.value, Value) or all(names):
             return verdict
     sides = (gold.sides[0], gold.sides[-1]), (answer.sides[0], answer.sides[-1])

@@ -33,7 +33,9 @@ LONGEST_ANSWER = 2_000
 _CHOICE = re.compile(r"[(\[]?⟦?[(\[]?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?[(\[]?([A-Z])[)\].]?⟧?[)\].]?")
 _LOWER_CHOICE = re.compile(r"⟦?\(?([a-j])\)?⟧?")
 _CHOICE_WITH_TEXT = re.compile(
-    r"(?:\(?⟦?[(\[]?([A-Z])[)\]]⟧?\)?[\s:.]*|⟦([A-Z])[.:)]\s*(?:⟧\s*)?|([A-Z])[.:]\s+)(\S.*)", re.DOTALL
+    r"(?:\(?⟦?[(\[]?([A-Z])[)\]]⟧?\)?[\s:.]*|⟦([A-Z])[.:)]\s*(?:⟧\s*)?|([A-Z])[.:]\s+)"
+    r"((?!(?:or|and|nor|but)\b|[(\[]⟦?[A-Z]⟧?[)\]])\S.*)",
+    re.DOTALL,
 )
 _DEGREE = Unit(Fraction(1), (("degrees", 1),))
 _GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")

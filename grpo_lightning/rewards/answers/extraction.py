@@ -56,23 +56,28 @@ _THEREFORE = re.compile(
     r"|in conclusion|in total,)\b|^in total|所以|因此|综上|故)[,，:：]?\s*",
     re.IGNORECASE,
 )
-_DOUBT = re.compile(
-    r"\b(?:not|cannot|never|unlikely|hardly|impossible|doubt|unless|if|maybe|perhaps|guess|unknown|least|most|between|more"
-    r"|less|fewer|than|might|could|or|either|wrong|incorrect|first|step)\b|n't|[?<>≤≥≠]"
-    r"|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])|不(?:是|为|会|能|可能|等于|应)|[并绝]非|[大小多少]于|至[少多]|最[少多]|超过|可能[是为]",
-    re.IGNORECASE,
-)
 _DENIED = re.compile(
-    r"\b(?:not|cannot|never|unlikely|hardly|impossible|wrong|incorrect|at (?:least|most)|between|either"
-    r"|(?:more|less|fewer|greater|smaller|larger|other) than)\b|n't|不(?:是|为|会|能|可能|等于|应)|[并绝]非",
+    r"(?:(?:\b(?:not|cannot|never|unlikely|hardly|impossible)|n't)(?:\s+(?:to|be|equal|exactly|just|a)\b){0,3}"
+    r"|\b(?:at (?:least|most)|between|no longer|exceeds?|anything but"
+    r"|(?:more|less|fewer|greater|smaller|larger|other) than|close to|nowhere near|over|under|above|below|beyond|near|twice|double|half(?: of)?|divisible by"
+    r"|(?:multiple|factor|divisor|root|square|cube|power) of))(?=\s+[$\d]|\s*$)"
+    r"|\beither\b|不(?:是|为|会|能|可能|等于|应)|[并绝]非|[大小多少]于|至[少多]|最[少多]|超过|可能[是为]",
     re.IGNORECASE,
 )
-"""Before a formula: it is not the answer, or only bounds it."""
+"""Before a number: it is not the answer, or only bounds it, or is what the answer is made from."""
+_DOUBT = re.compile(
+    _DENIED.pattern
+    + r"|\b(?:not|cannot|never|unlikely|hardly|impossible|doubt|unless|if|maybe|perhaps|guess|unknown|least"
+    r"|most|between|more|less|fewer|than|might|could|or|wrong|incorrect|first|step)\b|n't|[?<>≤≥≠]"
+    r"|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])",
+    re.IGNORECASE,
+)
 _PLAIN_EQUATION = re.compile(r"(?:^|\s)([a-zA-Z]\s*=\s*[^=\s,;]+(?:\s*[-+*/^]\s*[^=\s,;]+)*)$")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _COUNTED = re.compile(r"\$?[-−]?\d[\d,]*(?:\.\d+)?(?:\s+[A-Za-z]+){1,3}")
 _HEADING_WORD = re.compile(r"(?:step|part|case|note|check|verification|solution|question|problem|explanation)\b", re.I)
 _NEXT_QUESTION = re.compile(r"^[ \t]*(?:Question|Problem)[ \t]*[:\uff1a\d]", re.IGNORECASE | re.MULTILINE)
+_FORMULA_JOINT = re.compile(r"\s*(?:,|;|,?\s*\b(and|or)\b)\s*")
 _SENTENCE_END = re.compile(r"[.。](?=\s|$)|[。\uff01]|[.,;]\s+(?=[A-Z][a-z])")
 _MATH = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<!\\)\$((?:[^$\\]|\\.)+)\$", re.DOTALL)
 _PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}|\b(?:is|are|has|have|get)\b")
@@ -178,7 +183,7 @@ def said_answer(text: str) -> str | None:
         return None
     math = _MATH.match(text, last.end())
     if math:
-        return next(group for group in math.groups() if group).strip()
+        return _joined(text, math)
     content = text[last.end() : last.end() + _LONGEST_PROSE].partition("\n")[0]
     content = _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_")
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
@@ -187,6 +192,20 @@ def said_answer(text: str) -> str | None:
     content = _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,`")
     told = _PROSE.search(content) or _CHINESE.search(content)
     return (_counted_in(content) if told and not formulas else None) or content or None
+
+
+def _joined(text: str, math: re.Match[str]) -> str:
+    """A formula and those that "or", or a list up to the sentence's end, joins to it."""
+    found, alternatives, end = [math], False, math.end()
+    while joint := _FORMULA_JOINT.match(text, end):
+        following = _MATH.match(text, joint.end())
+        if following is None or len(found) > 20:
+            break
+        found.append(following)
+        alternatives, end = alternatives or joint[1] == "or", following.end()
+    if not alternatives and not re.match(r"\s*(?:[.。!]|$)", text[end : end + 20]):
+        found = found[:1]
+    return ", ".join(next(group for group in match.groups() if group).strip() for match in found)
 
 
 def _counted_in(prose: str) -> str | None:
@@ -235,6 +254,8 @@ def _inner(content: str) -> str:
     if _CHINESE.search(content):
         return _counted_in(content) or content
     if not _PROSE.search(_MATH.sub("", content)):
+        return content
+    if _DENIED.search(content):
         return content
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
     if formulas:

@@ -41,7 +41,12 @@ _MAGNITUDE = re.compile(rf"\s*⟦?\s*({'|'.join(_MAGNITUDES)})s?(?![A-Za-z])", r
 _MATH_WORDS = re.compile(
     r"\b(?:sqrt|frac|cdot|times|infty|infinity|none|undefined|choose|mod|and|or|sin|cos|tan|log)\b"
 )
-_NOT_UNITS = re.compile(r"⟦\s*(?:and|or|if|for|where|when|mod|none|no|not|is|in(?!\.?\s*⟧))\b", re.IGNORECASE)
+_NOT_UNITS = re.compile(
+    r"⟦\s*(?:and|or|if|for|where|when|mod|none|no|not|is|squared|cubed|factorial|score"
+    r"|(?:more|less|fewer|greater) than|hal(?:f|ves)|thirds?|fourths?|fifths?|tenths?|hundredths?|thousandths?"
+    r"|in(?!\.?\s*⟧))\b",
+    re.IGNORECASE,
+)
 
 _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)"
 _PLAIN = re.compile(rf"({_DECIMAL})(?:[eE]([-+]?\d+))?")
@@ -138,7 +143,7 @@ def _has_finite_decimal(value: Fraction) -> bool:
 
 def _without_magnitude(text: str) -> tuple[str, int]:
     match = _MAGNITUDE.search(text)
-    if match is None or not text[: match.start()].strip() or not text[match.start() - 1].isdigit():
+    if match is None or not text[: match.start()].strip() or not re.match(r"[\d}]", text[match.start() - 1]):
         return text, 1
     opened = "⟦" if "⟦" in match.group() else ""
     rest = text[match.end() :].strip()
