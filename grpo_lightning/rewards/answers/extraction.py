@@ -59,7 +59,8 @@ _THEREFORE = re.compile(
 _DENIED = re.compile(
     r"(?:(?:\b(?:not|cannot|never|unlikely|hardly|impossible)|n't)(?:\s+(?:to|be|equal|exactly|just|a)\b){0,3}"
     r"|\b(?:at (?:least|most)|between|no longer|exceeds?|anything but"
-    r"|(?:more|less|fewer|greater|smaller|larger|other) than|close to|nowhere near|over|under|above|below|beyond|near|twice|double|half(?: of)?|divisible by"
+    r"|(?:more|less|fewer|greater|smaller|larger|other) than|close to|nowhere near"
+    r"|over|under|above|below|beyond|near|twice|double|half(?: of)?|divisible by"
     r"|(?:multiple|factor|divisor|root|square|cube|power) of))(?=\s+[$\d]|\s*$)"
     r"|\beither\b|不(?:是|为|会|能|可能|等于|应)|[并绝]非|[大小多少]于|至[少多]|最[少多]|超过|可能[是为]",
     re.IGNORECASE,
