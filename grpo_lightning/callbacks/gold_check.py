@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.right_replies import WORK, continuation, right_replies
+from grpo_lightning.callbacks.right_replies import WORK, Reply, continuation, right_replies
 from grpo_lightning.data.answer_formats import AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
@@ -143,12 +144,13 @@ class GoldCheck:
         read = getattr(reward, "gold_reader", str)
         checked, elsewhere, refused = 0, 0, []
         order: list[int] = []
+        layouts = Counter[str]()
         mine = chosen[ranks.rank() :: ranks.world_size()]
         for start in range(0, len(mine), CALL_ROWS):
             some = mine[start : start + CALL_ROWS]
             checked += len(some)
             replies = [right_replies(prompt, self.answer_format, column=column, read=read) for prompt in some]
-            scores = self._scores(scorer, some, replies, best, order)
+            scores = self._scores(scorer, some, replies, best, order, layouts)
             unreadable = self._unreadable(scorer, some, replies, scores)
             for row, (prompt, score) in enumerate(zip(some, scores, strict=True)):
                 if math.isnan(score) and row not in unreadable:
@@ -162,14 +164,16 @@ class GoldCheck:
         refused = sorted(ranks.gather_objects(refused), key=lambda one: one.row)
         sample = Sample(source=prompts[0].source, rows=len(chosen), checked=checked, elsewhere=elsewhere)
         _tell(what, sample, refused, best=best)
+        _tell_of_layouts(what, Counter(ranks.gather_objects(list(layouts.elements()))))
 
     def _scores(
         self,
         scorer: RewardScorer,
         prompts: Sequence[Prompt],
-        replies: Sequence[Sequence[str]],
+        replies: Sequence[Sequence[Reply]],
         best: float,
         order: list[int],
+        layouts: Counter[str],
     ) -> list[float]:
         """The highest score of each gold's layouts; a further layout is tried only where none was right before.
 
@@ -179,6 +183,7 @@ class GoldCheck:
             replies: right ones, for each prompt.
             best: what a right answer earns.
             order: in which layouts are tried, by number; the one that was right comes first from now on.
+            layouts: of the replies that were right, to be counted.
         """
         scores = [math.nan] * len(prompts)
         order += range(len(order), max(map(len, replies)))
@@ -187,8 +192,10 @@ class GoldCheck:
             left = [row for row in left if number < len(replies[row])]
             if not left:
                 continue
-            given = self._ask(scorer, [(prompts[row], replies[row][number]) for row in left])
+            given = self._ask(scorer, [(prompts[row], replies[row][number].text) for row in left])
             for row, (score,) in zip(left, given.total, strict=True):
+                if score >= best - ROUNDING:
+                    layouts[replies[row][number].layout] += 1
                 scores[row] = score if math.isnan(scores[row]) else max(scores[row], score)
             if any(scores[row] >= best - ROUNDING for row in left):
                 order.remove(number)
@@ -199,7 +206,7 @@ class GoldCheck:
         self,
         scorer: RewardScorer,
         prompts: Sequence[Prompt],
-        replies: Sequence[Sequence[str]],
+        replies: Sequence[Sequence[Reply]],
         scores: Sequence[float],
     ) -> set[int]:
         """Of the rows without a score, those whose golds the reward should read and cannot.
@@ -208,7 +215,7 @@ class GoldCheck:
         a whole call; where they count some of the rows only, each is asked about by itself.
         """
         unknown = [row for row, score in enumerate(scores) if math.isnan(score)]
-        written = {row: (prompts[row], replies[row][0] if replies[row] else WORK) for row in unknown}
+        written = {row: (prompts[row], replies[row][0].text if replies[row] else WORK) for row in unknown}
         found = {row for row in unknown if not replies[row] and str(prompts[row].columns.get("answer") or "").strip()}
         asked = [row for row in unknown if row not in found]
         number = self._count_unreadable(scorer, [written[row] for row in asked])
@@ -274,3 +281,14 @@ def _tell(what: str, sample: Sample, refused: list[Refused], *, best: float) -> 
 def _named(refused: list[Refused], most: int) -> str:
     names = ", ".join(str(one) for one in refused[:most])
     return f"{names} and {len(refused) - most} more" if len(refused) > most else names
+
+
+def _tell_of_layouts(what: str, layouts: Counter[str]) -> None:
+    """Golds were right only in a layout that nobody may have told the model of."""
+    if layouts and not layouts[""]:
+        (name, _), *_ = layouts.most_common(1)
+        log.warning(
+            "%s: answers are right if laid out as %r, which --data.template.answer_format none does not ask for; unless "
+            "the questions do, set it to %s",
+            what, name, name,
+        )  # fmt: skip

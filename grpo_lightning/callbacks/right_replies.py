@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
 from grpo_lightning.types import Prompt
@@ -12,9 +12,17 @@ WORK = "..."
 """Stands for the reasoning in rows that have no worked solution."""
 
 
+class Reply(NamedTuple):
+    """What a model could write."""
+
+    text: str
+    layout: str = ""
+    """Name of the answer format, where it is one that the prompt does not ask for."""
+
+
 def right_replies(
     prompt: Prompt, asked: AnswerFormat, *, column: str, read: Callable[[Any], str | None] = str
-) -> list[str]:
+) -> list[Reply]:
     """What a model could write that knows the answer, the likeliest first; nothing for a row without a gold.
 
     Args:
@@ -29,18 +37,18 @@ def right_replies(
     golds = [gold] if gold and gold.strip() else []
     if column == "solution" and solution:
         golds = [f"```python\n{solution}\n```", solution, *golds]
-    formats = [asked]
-    if asked is ANSWER_FORMATS["none"]:
+    replies = [Reply(text) for gold in golds for text in _shown(asked, gold, solution)]
+    if golds and asked is ANSWER_FORMATS["none"]:
         # The prompt leaves the layout open, or asks in words of its own: whatever the reward looks for is right.
-        formats += ANSWER_FORMATS.values()
-    replies = []
-    for answer_format in formats:
-        for gold in golds:
-            work = WORK if solution is None or solution in gold else solution
-            replies += [answer_format.show(gold), answer_format.show(gold, work)]
-    if golds and solution and asked is ANSWER_FORMATS["none"]:
-        replies.append(solution)
+        replies += [Reply(solution)] if solution else []
+        for name, answer_format in ANSWER_FORMATS.items():
+            replies += [Reply(text, name) for gold in golds for text in _shown(answer_format, gold, solution)]
     return replies
+
+
+def _shown(answer_format: AnswerFormat, gold: str, solution: str | None) -> list[str]:
+    work = WORK if solution is None or solution in gold else solution
+    return [answer_format.show(gold), answer_format.show(gold, work)]
 
 
 def continuation(prefill: str, reply: str) -> str:

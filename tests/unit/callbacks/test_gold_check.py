@@ -103,6 +103,15 @@ def test_the_whole_layout_with_its_work_is_tried_next() -> None:
     assert reward.seen[3:] == ["<think>\n2+3=5\n</think>\n<answer>\n5\n</answer>"]
 
 
+def test_a_layout_that_nobody_asked_for_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    check(Reward(TAGS), prompts(["5", "6"], solution="2+3=5"), "none")
+    assert "answers are right if laid out as 'think_answer', which --data.template.answer_format none" in caplog.text
+    caplog.clear()
+    check(Reward(HASHES), prompts(["5"], solution="2+3=5\n#### 5"), "none")  # the data's own solutions show it
+    check(Reward(TAGS), prompts(["5", "6"]), "think_answer")
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("asked", [name for name in ANSWER_FORMATS if name not in ("hashes", "none")])
 def test_another_layout_than_the_asked_for_one_stops_the_run(asked: AnswerFormatName) -> None:
     with pytest.raises(UserError) as stop:
