@@ -288,7 +288,7 @@ def _tell_of_layouts(what: str, layouts: Counter[str]) -> None:
     if layouts and not layouts[""]:
         (name, _), *_ = layouts.most_common(1)
         log.warning(
-            "%s: answers are right if laid out as %r, which --data.template.answer_format none does not ask for; unless "
-            "the questions do, set it to %s",
+            "%s: answers are right if laid out as %r, which --data.template.answer_format none does not ask for; "
+            "unless the questions do, set it to %s",
             what, name, name,
         )  # fmt: skip
