@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_lightning.rewards.code.programs import Check, TestProgram, cut
+from grpo_lightning.rewards.code.checks import Check, TestProgram
+from grpo_lightning.rewards.code.programs import cut
 
 RELATIVE_TOLERANCE = 1e-6
 """Of numbers with a decimal point in printed outputs and in JSON values."""
@@ -24,6 +25,10 @@ class Case:
     """What the solution reads if it is run as a program; None if ``source`` is run with it."""
     source: str = ""
     """The test that is run after the solution has been loaded."""
+    apart: bool = False
+    """In a process of its own, where names that it does not know are the solution's."""
+    names: frozenset[str] = frozenset()
+    """What it is given of the solution; within the solution's process, Python's own names that are meant so."""
     holds: Callable[[bytes], bool]
     """Whether what was printed or reported is right."""
 
@@ -55,7 +60,7 @@ def cases_of(tests: Any, entry_point: str | None = None) -> list[Case]:
 
 
 def _program_case(test: TestProgram) -> Case:
-    return Case(source=test.source, holds=test.holds)
+    return Case(source=test.source, holds=test.holds, apart=test.apart, names=test.names)
 
 
 def _cases_of_dict(tests: dict[str, Any]) -> list[Case]:
@@ -120,7 +125,8 @@ def _call_case(name: str, given: Any, expected: Any) -> Case:
         raise ValueError(f"inputs of {name} are {type(given).__name__}, not lists of arguments")
     call = f"(globals().get({name!r}) or Solution().{name})"
     check = Check(holds=functools.partial(_is_result, expected=expected))
-    test = TestProgram(source=f"__check__(0, {call}(*{given!r}))", checks=[check], required=frozenset({0}))
+    source = f"__check__(0, {call}(*{given!r}))"
+    test = TestProgram(source=source, checks=[check], required=frozenset({0}), names=frozenset({name}))
     return _program_case(test)
 
 

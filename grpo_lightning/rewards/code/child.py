@@ -1,7 +1,8 @@
-"""One case, in the child that was forked for it: the solution, and the test once the solution is loaded.
+"""One case, in the children that were forked for it: the solution, and the test once the solution is loaded.
 
 A test may call ``__check__(number, value)``, or ``__check__(number, value, "==", other)``: the values are reported as
-plain data and judged by the trainer.
+plain data and judged by the trainer. It is run in the solution's process, or in one of its own that has imported
+nothing of the solution and calls it (see ``link``).
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ import json
 import operator
 import os
 import signal
+import socket
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-from grpo_lightning.rewards.code.confinement import restrict
+from grpo_lightning.rewards.code.confinement import DUMPABLE, prctl, restrict
+from grpo_lightning.rewards.code.link import SolutionEnd
+from grpo_lightning.rewards.code.remote import TestEnd, unwrapped
+from grpo_lightning.rewards.code.values import reported
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -30,31 +35,6 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "in": lambda value, container: value in container,
     "not in": lambda value, container: value not in container,
 }
-
-
-def _encoded(value: Any) -> Any:
-    """A value as JSON that keeps Python's types; what is no plain data keeps its type's name only."""
-    if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value) if -(10**18) < value < 10**18 else ["int", hex(value)]
-    for kind in (float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, complex):
-        return ["complex", value.real, value.imag]
-    if isinstance(value, bytes | bytearray):
-        return ["bytes", value.hex()]
-    if isinstance(value, dict):
-        return ["dict", [[_encoded(key), _encoded(entry)] for key, entry in value.items()]]
-    for name, sequence in (("list", list), ("tuple", tuple), ("set", (set, frozenset, type({}.keys())))):
-        if isinstance(value, sequence):
-            return [name, [_encoded(entry) for entry in value]]
-    if type(value).__module__ in ("fractions", "decimal") and hasattr(value, "as_integer_ratio"):
-        return ["ratio", *(hex(part) for part in value.as_integer_ratio())]
-    return ["other", type(value).__name__]
 
 
 def _run_program(code: str) -> None:
@@ -73,24 +53,10 @@ def _run_program(code: str) -> None:
     os._exit(status & 0xFF)
 
 
-def _run_test(code: str, given: int, asks: int, answers: int) -> None:
-    """Load the solution as a module, then get the test and run it; every checked value is reported under a nonce.
-
-    The nonce comes with the test, so what the solution may write before that counts for nothing.
-    """
+def _checks(answers: int, nonce: bytes) -> tuple[Callable[[bytes], None], Callable[..., None]]:
+    """What writes a line of the report, and ``__check__``; they hold on to all that the solution could change."""
     operators = dict(_OPERATORS)
-    wait, write, leave, encode, dumps = os.read, os.write, os._exit, _encoded, json.dumps
-    kept = dict(vars(builtins))
-    module = types.ModuleType("solution")
-    sys.modules["solution"] = module
-    exec(compile(code, "solution.py", "exec", dont_inherit=True), module.__dict__)
-    write(answers, b"loaded\n")
-    sys.settrace(None)
-    sys.setprofile(None)
-    vars(builtins).update(kept)
-    wait(asks, 1)
-    with open(given, "rb") as file:
-        nonce, _, source = file.read().partition(b"\n")
+    write, encode, plain, dumps = os.write, reported, unwrapped, json.dumps
 
     def report(line: bytes) -> None:
         line = nonce + line + b"\n"
@@ -103,36 +69,94 @@ def _run_test(code: str, given: int, asks: int, answers: int) -> None:
             truth: Any = True if outcome else False  # noqa: SIM210 (bool could be the solution's own)
         except Exception as error:
             truth = ["other", type(error).__name__]
-        report(dumps([number, truth, encode((value, comparison[1]) if comparison else value)]).encode())
+        value = (plain(value), plain(comparison[1])) if comparison else plain(value)
+        report(dumps([number, truth, encode(value)]).encode())
 
-    exec(compile(source, "test.py", "exec", dont_inherit=True), dict(module.__dict__, __check__=check))
+    return report, check
+
+
+def _run_solution(code: str, given: int, asks: int, answers: int, link: socket.socket) -> None:
+    """Load the solution as a module, then get the test and run it, or answer the process that runs it.
+
+    Every checked value is reported under a nonce, which comes with the test: what the solution may write before that
+    counts for nothing.
+    """
+    wait, write, leave = os.read, os.write, os._exit
+    kept = dict(vars(builtins))
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    end = SolutionEnd(link, module)
+    serve = end.serve
+    exec(compile(code, "solution.py", "exec", dont_inherit=True), module.__dict__)
+    write(answers, b"loaded\n")
+    sys.settrace(None)
+    sys.setprofile(None)
+    vars(builtins).update(kept)
+    wait(asks, 1)
+    with open(given, "rb") as file:
+        message = json.loads(file.read())
+    if message["apart"]:
+        serve()
+    link.close()
+    report, check = _checks(answers, message["nonce"].encode())
+    names = dict(module.__dict__, __check__=check, __builtins__=builtins)
+    for name in kept.keys() - set(message["names"]) - {"__name__"}:  # abs() is Python's, unless it is what is tested
+        names.pop(name, None)
+    exec(compile(message["source"], "test.py", "exec", dont_inherit=True), names)
     report(b"done")
     leave(0)
 
 
-def run_child(job: dict[str, Any], folder: str, fds: tuple[int, int, int], *, program: bool) -> None:
-    """Everything that a forked child does; never returns."""
+def run_test_apart(job: dict[str, Any], folder: str, test: dict[str, Any], link: socket.socket, answers: int) -> None:
+    """Run a test that calls the solution in the process at the other end; never returns."""
+    try:
+        _prepare(job, folder, (link.fileno(), answers))
+        prctl(DUMPABLE, 0)  # so that the solution cannot look into this process
+        report, check = _checks(answers, test["nonce"].encode())
+        names = {**TestEnd(link).names(test["names"]), "__check__": check, "__name__": "test"}
+        exec(compile(test["source"], "test.py", "exec", dont_inherit=True), names)
+        report(b"done")
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _prepare(job: dict[str, Any], folder: str, kept: tuple[int, ...], stdin: int = -1, stdout: int = -1) -> None:
+    """Confine a forked child, with no other files open than these."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere if stdin < 0 else stdin, 0)
+    os.dup2(nowhere if stdout < 0 else stdout, 1)
+    os.dup2(nowhere, 2)
+    for fd in range(3, 64):
+        if fd not in kept:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = open(fd, "w" if fd else "r", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    os.mkdir(folder)
+    os.chdir(folder)
+    os.environ.update(TMPDIR=folder)
+    sys.argv, sys.path = ["solution.py"], [*sys.path, *job["path"]]
+    restrict(job)
+
+
+def run_child(
+    job: dict[str, Any], folder: str, fds: tuple[int, int, int], link: socket.socket, *, program: bool
+) -> None:
+    """Everything that the child with the solution does; never returns."""
     given, _, answers = fds
     try:
-        os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(given if program else nowhere, 0)
-        os.dup2(answers if program else nowhere, 1)
-        os.dup2(nowhere, 2)
-        for fd in range(3, 64):
-            if program or fd not in fds:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        for fd, name in enumerate(("stdin", "stdout", "stderr")):
-            stream = open(fd, "w" if fd else "r", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
-        os.mkdir(folder)
-        os.chdir(folder)
-        os.environ.update(TMPDIR=folder)
-        sys.argv, sys.path = ["solution.py"], [folder, *sys.path, *job["path"]]
-        restrict(job)
-        _run_program(job["code"]) if program else _run_test(job["code"], *fds)
+        if program:
+            _prepare(job, folder, (), given, answers)
+            sys.path.insert(0, folder)
+            _run_program(job["code"])
+        else:
+            _prepare(job, folder, (*fds, link.fileno()))
+            sys.path.insert(0, folder)
+            _run_solution(job["code"], *fds, link)
     finally:
         os._exit(1)

@@ -1,192 +1,26 @@
-"""Test programs cut into one program per test, with the expected constants taken out of them.
+"""Test programs cut into one program per test.
 
-``assert f(2) == 3`` becomes ``__check__(0, f(2))``: the child that runs it reports what ``f(2)`` is, and the comparison
-with 3 is made in the trainer. So a solution can neither look up what is expected nor return an object that calls itself
-equal to everything. Of ``f(2) == g(2)`` both sides are reported, and of any other assert the truth of its condition.
-Asserts inside ``try`` stay.
+A test is an assert at the top level, or at that of HumanEval's ``check``, a function ``test_...``, or a method
+``test...`` of a ``unittest.TestCase`` or of a plain class ``Test...``. The other statements are the setup of each.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-import fractions
-import json
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from grpo_lightning.rewards.code.checks import Rewriter, TestProgram, is_check
+from grpo_lightning.rewards.code.places import place, tested_names
 
-def _same(value: Any, expected: Any) -> bool:
-    return type(value) is type(expected) and value == expected
-
-
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
-    ast.Eq: ("==", operator.eq),
-    ast.NotEq: ("!=", operator.ne),
-    ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.GtE: (">=", operator.ge),
-    ast.Is: ("is", _same),
-    ast.IsNot: ("is not", lambda value, expected: not _same(value, expected)),
-    ast.In: ("in", lambda value, expected: value in expected),
-    ast.NotIn: ("not in", lambda value, expected: value not in expected),
-}
-
-
-class Opaque:
-    """Stands for a value that is no plain data; equal to nothing."""
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """What a reported value must be."""
-
-    holds: Callable[..., Any]
-    """Of the value; or of its truth in Python's sense, as seen by the child; or of two values."""
-    of_truth: bool = False
-    of_two: bool = False
-
-    def passes(self, truth: Any, value: Any) -> bool:
-        """Whether a report is right. Where both of two values are no plain data, the child's comparison counts.
-
-        Args:
-            truth: of the value, or of the comparison; true, false or what was raised.
-            value: as ``child`` encodes it.
-        """
-        if self.of_truth:
-            return isinstance(truth, bool) and bool(self.holds(truth))
-        if not self.of_two:
-            return bool(self.holds(decoded(value)))
-        one, other = decoded(value)
-        return truth is True if _is_opaque(one) and _is_opaque(other) else bool(self.holds(one, other))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestProgram:
-    """One test: a program for the child, and the checks whose values it reports."""
-
-    __test__ = False
-
-    source: str
-    checks: Sequence[Check]
-    required: frozenset[int] = frozenset()
-    """Checks that must have been reported: those that stand in no branch, loop or function."""
-
-    def holds(self, written: bytes) -> bool:
-        """Whether the program came to its end and every check that it reported holds.
-
-        Args:
-            written: the child's report: a line for each checked value, then ``done``.
-        """
-        *lines, last = written.split(b"\n")
-        try:
-            reports = [json.loads(line) for line in lines]
-            reported = {number for number, _, _ in reports}
-            good = all(self.checks[number].passes(truth, value) for number, truth, value in reports)
-        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError):
-            return False
-        return last == b"done" and good and self.required <= reported
-
-
-def decoded(value: Any) -> Any:
-    """The Python value of a report (see ``child``): numbers, text, lists, tuples, sets, dicts and nothing else."""
-    if not isinstance(value, list):
-        return value
-    kind, *parts = value
-    if kind in ("list", "tuple", "set"):
-        entries = [decoded(part) for part in parts[0]]
-        return entries if kind == "list" else tuple(entries) if kind == "tuple" else set(entries)
-    if kind == "dict":
-        return {decoded(key): decoded(entry) for key, entry in parts[0]}
-    if kind == "int":
-        return int(parts[0], 16)
-    if kind == "complex":
-        return complex(*parts)
-    if kind == "bytes":
-        return bytes.fromhex(parts[0])
-    if kind == "ratio":
-        return fractions.Fraction(int(parts[0], 16), int(parts[1], 16))
-    return Opaque()
-
-
-def _is_opaque(value: Any) -> bool:
-    """Whether a value is, or holds, what is no plain data."""
-    if isinstance(value, dict):
-        return any(map(_is_opaque, (*value.keys(), *value.values())))
-    if isinstance(value, list | tuple | set):
-        return any(map(_is_opaque, value))
-    return isinstance(value, Opaque)
-
-
-# --- asserts into checks ----------------------------------------------------------------------------------------------
-
-
-class _Rewriter(ast.NodeTransformer):
-    """Turns the asserts of a program into reports and keeps what they must be."""
-
-    def __init__(self) -> None:
-        self.checks: list[Check] = []
-
-    def visit_Try(self, node: ast.Try) -> ast.AST:
-        return node  # a test that expects an AssertionError, or any exception, needs the assert
-
-    def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
-        return [ast.copy_location(ast.Expr(call), node) for call in self._calls(node.test)]
-
-    def _calls(self, test: ast.expr) -> Iterable[ast.expr]:
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            for part in test.values:
-                yield from self._calls(part)
-        elif isinstance(test, ast.Compare) and len(test.ops) == 1:
-            yield self._comparison(test.left, test.ops[0], test.comparators[0])
-        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            yield self._call(Check(holds=operator.not_, of_truth=True), test.operand)
-        else:
-            yield self._call(Check(holds=bool, of_truth=True), test)
-
-    def _comparison(self, left: ast.expr, kind: ast.cmpop, right: ast.expr) -> ast.expr:
-        symbol, compare = _COMPARISONS[type(kind)]
-        if _is_constant(right):
-            expected = ast.literal_eval(right)
-            return self._call(Check(holds=lambda value: compare(value, expected)), left)
-        if _is_constant(left) and isinstance(kind, ast.Eq | ast.NotEq):
-            constant = ast.literal_eval(left)
-            return self._call(Check(holds=lambda value: compare(value, constant)), right)
-        if isinstance(kind, ast.Is | ast.IsNot):  # which no object can feign
-            return self._call(Check(holds=bool, of_truth=True), ast.Compare(left, [kind], [right]))
-        return self._call(Check(holds=compare, of_two=True), left, ast.Constant(symbol), right)
-
-    def _call(self, check: Check, *values: ast.expr) -> ast.expr:
-        self.checks.append(check)
-        number = ast.Constant(len(self.checks) - 1)
-        return ast.Call(func=ast.Name("__check__", ast.Load()), args=[number, *values], keywords=[])
-
-
-def _is_constant(node: ast.expr) -> bool:
-    """Whether it is a number, text, or a list, tuple, set or dict of such."""
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
-# --- one program per test ---------------------------------------------------------------------------------------------
+_RUNNERS = ("unittest.main(", "pytest.main(", "TextTestRunner(")
 
 
 def cut(program: str, entry_point: str | None) -> list[TestProgram]:
-    """The tests of a program: each assert at its top level, or at that of HumanEval's ``check``, and each ``test_...``.
+    """The tests of a program.
 
-    The other statements before a test are its setup; earlier asserts are run with it only where they use variables that
-    the program itself sets. A program with no such test is one test, passed if it comes to its end.
+    Earlier asserts are run with a test only where it uses variables that the program itself sets. A program with none
+    of these tests is one test, if it checks anything.
 
     Args:
         program: Python text.
@@ -194,30 +28,101 @@ def cut(program: str, entry_point: str | None) -> list[TestProgram]:
 
     Raises:
         SyntaxError: if it is no Python.
+        ValueError: if nothing in it would be checked, or it uses nothing of the solution.
     """
-    body = _without_check_function(ast.parse(program).body, entry_point)
-    asserts = [node for node in body if isinstance(node, ast.Assert)]
-    functions = [node.name for node in body if isinstance(node, ast.FunctionDef) and _is_test_function(node)]
-    if not asserts and not functions:
-        return [_test(body, required=0)]
+    body = _without_check_function(list(_prepared(ast.parse(program).body)), entry_point)
+    names = tested_names(body, entry_point)
+    tests = [(test, required) for test, required in _tests(body) if _checks_something(test)]
+    if not tests:
+        raise ValueError("no assert in the tests would be run")
+    if not names:
+        raise ValueError("the tests use nothing that they do not define themselves")
+    return [_test(test, names, required=required) for test, required in tests]
+
+
+def _prepared(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+    """What stands under ``if __name__ == "__main__"`` without the condition, and nothing that runs the tests."""
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test).replace('"', "'") == "__name__ == '__main__'":
+            yield from _prepared(node.body)
+        elif isinstance(node, ast.ClassDef) or not any(runner in ast.unparse(node) for runner in _RUNNERS):
+            yield node
+
+
+def _tests(body: Sequence[ast.stmt]) -> Iterable[tuple[list[ast.stmt], int]]:
+    """The statements of each test, and how many of the last must have reported."""
+    calls = [call for node in body for call in _calls(node)]
+    if not calls and not any(isinstance(node, ast.Assert) for node in body):
+        yield list(body), 0
+        return
     is_variable = {
         target.id
         for node in body
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         for target in ast.walk(node)
         if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store) and target.id != "candidate"
     }
-    tests = []
     for index, node in enumerate(body):
         if isinstance(node, ast.Assert):
             shared = _names(node) & is_variable
             before = [_evaluated(n) if isinstance(n, ast.Assert) else n for n in body[:index] if _needed(n, shared)]
-            tests.append(_test([*before, node], required=1))
+            yield [*before, node], 1
     setup = [node for node in body if not isinstance(node, ast.Assert)]
-    for name in functions:
-        call = ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], []))
-        tests.append(_test([*setup, call], required=0))
-    return tests
+    for call in calls:
+        yield [*setup, *ast.parse(call).body], 0
+
+
+def _calls(node: ast.stmt) -> list[str]:
+    """What runs the tests that a function or class is or holds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_test(node, "test_", 0):
+        return [f"{node.name}()" if isinstance(node, ast.FunctionDef) else _of_coroutine(f"{node.name}()")]
+    if not isinstance(node, ast.ClassDef) or node.decorator_list:
+        return []
+    bases = [ast.unparse(base) for base in node.bases]
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and _is_test(n, "test", 1)]
+    if any(base.endswith("TestCase") for base in bases):
+        suite = "__import__('unittest').TestSuite([{}('{}')]).debug()"
+        return [suite.format(node.name, method.name) for method in methods]
+    if bases not in ([], ["object"]) or not node.name.startswith("Test"):
+        return []
+    own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
+    setup = [name for name in ("setup_class", "setup_method") if name in own]
+    lines = [f"__test__ = {node.name}()", *(f"__test__.{name}()" for name in setup)]
+    calls = [(method, f"__test__.{method.name}()") for method in methods]
+    return [
+        "\n".join([*lines, call if isinstance(method, ast.FunctionDef) else _of_coroutine(call)])
+        for method, call in calls
+    ]
+
+
+def _of_coroutine(call: str) -> str:
+    return f"__import__('asyncio').run({call})"
+
+
+def _is_test(node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, arguments: int) -> bool:
+    """Whether it can be called with so many arguments: others want fixtures, which nobody provides."""
+    required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+    keywords = any(default is None for default in node.args.kw_defaults)
+    return node.name.startswith(prefix) and required == arguments and not keywords and not node.decorator_list
+
+
+def _checks_something(body: Sequence[ast.stmt]) -> bool:
+    """Whether a check stands where it may be run: not in a function or class that nothing that is run names."""
+    named: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(ast.Module(list(body), [])):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            named.setdefault(node.name, []).extend(node.body)
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        if is_check(node):
+            return True
+        for field in ("id", "attr", "value"):  # of a name, an attribute, or a text: unittest names methods by text
+            name = getattr(node, field, None)
+            waiting += named.pop(name, []) if isinstance(name, str) else []
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def _without_check_function(body: list[ast.stmt], entry_point: str | None) -> list[ast.stmt]:
@@ -238,10 +143,6 @@ def _without_check_function(body: list[ast.stmt], entry_point: str | None) -> li
     return [*(node for node in body if node is not check and node not in calls), candidate, *check.body]
 
 
-def _is_test_function(node: ast.FunctionDef) -> bool:
-    return node.name.startswith("test_") and not node.args.args and not node.decorator_list
-
-
 def _names(node: ast.AST) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
@@ -254,14 +155,15 @@ def _evaluated(node: ast.Assert) -> ast.stmt:
     return ast.Expr(node.test)
 
 
-def _test(body: Sequence[ast.stmt], *, required: int) -> TestProgram:
+def _test(body: Sequence[ast.stmt], tested: frozenset[str], *, required: int) -> TestProgram:
     """A program of its own.
 
     Args:
         body: its statements.
+        tested: what the whole program tests.
         required: how many of the last statements' checks must be reported.
     """
-    rewriter = _Rewriter()
+    rewriter = Rewriter()
     statements: list[ast.stmt] = []
     first_required = 0
     for index, node in enumerate(body):
@@ -270,5 +172,12 @@ def _test(body: Sequence[ast.stmt], *, required: int) -> TestProgram:
         written = rewriter.visit(copy.deepcopy(node))
         statements += written if isinstance(written, list) else [written]
     needed = frozenset(range(first_required, len(rewriter.checks))) if required else frozenset()
-    source = ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
-    return TestProgram(source=source, checks=rewriter.checks, required=needed)
+    module = ast.fix_missing_locations(ast.Module(statements, []))
+    where = place(module, tested)
+    return TestProgram(
+        source=ast.unparse(ast.fix_missing_locations(ast.Module(where.body, []))),
+        checks=rewriter.checks,
+        required=needed,
+        apart=where.apart,
+        names=where.names,
+    )

@@ -101,6 +101,7 @@ class CodeTests:
         )
         self._sandboxes = Sandboxes(workers=workers or _share_of_cores(), limits=limits)
         self._warned = False
+        self._read_any = False
         # So that data without the column are refused before the first rollout, whatever the column's name.
         own = inspect.signature(type(self).__call__).parameters.values()
         needed = inspect.Parameter(column, inspect.Parameter.KEYWORD_ONLY)
@@ -152,9 +153,10 @@ class CodeTests:
             except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
                 known[id(one), entry] = []
                 faults[row] = f"{type(error).__name__}: {error}"
+        self._read_any |= len(faults) < len(known)
         if faults:
             row, fault = next(iter(faults.items()))
-            if len(faults) == len(known):
+            if len(faults) > 1 and not self._read_any:
                 raise UserError(f"CodeTests cannot read column {self.column!r} of any row; row {row}: {fault}")
             if not self._warned:
                 log.warning("CodeTests cannot read column %r of some rows, which get no score: %s", self.column, fault)

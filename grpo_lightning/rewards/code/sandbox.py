@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any
 
-from grpo_lightning.rewards.code.child import run_child
+from grpo_lightning.rewards.code.child import run_child, run_test_apart
 from grpo_lightning.rewards.code.confinement import (
     DEATH_SIGNAL,
     DUMPABLE,
@@ -63,7 +63,8 @@ class _Case:
 
     def __init__(self, job: dict[str, Any], number: int, channel: socket.socket, text: str | None) -> None:
         self.channel = channel
-        self.name_spaces = job["name_spaces"]
+        self.job = job
+        self.number = number
         self.deadline = time.monotonic() + job["time_limit"]
         path = os.path.join(job["folder"], "input")
         self.given = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -71,12 +72,14 @@ class _Case:
         self._give(text or "")
         asks, self.asks = os.pipe()
         self.answers, answers = os.pipe()
-        self.pid = os.fork()
+        self.link, link = socket.socketpair()  # to the test, should it run in a process of its own
+        self.pid = self.watched = os.fork()
         if self.pid == 0:
             folder = os.path.join(job["folder"], str(number))
-            run_child(job, folder, (self.given, asks, answers), program=text is not None)
+            run_child(job, folder, (self.given, asks, answers), link, program=text is not None)
         os.close(asks)
         os.close(answers)
+        link.close()
         os.set_blocking(self.answers, False)
         self.written = bytearray()
         self.status: int | None = None
@@ -84,8 +87,17 @@ class _Case:
         self.poll.register(channel, 0)
         self.poll.register(self.answers, select.POLLIN)
         self.handle = -1
-        with contextlib.suppress(AttributeError, OSError):  # without one, the child's end is seen at the next tick
-            self.handle = os.pidfd_open(self.pid)
+        self._watch(self.pid)
+
+    def _watch(self, pid: int) -> None:
+        """Wake up when a process ends; where that cannot be, its end is seen at the next tick."""
+        self.watched = pid
+        if self.handle >= 0:
+            self.poll.unregister(self.handle)
+            os.close(self.handle)
+        self.handle = -1
+        with contextlib.suppress(AttributeError, OSError):
+            self.handle = os.pidfd_open(pid)
             self.poll.register(self.handle, select.POLLIN)
 
     def _give(self, text: str) -> None:
@@ -94,11 +106,29 @@ class _Case:
         while at < len(payload):
             at += os.pwrite(self.given, payload[at:], at)
 
-    def tell(self, test: str) -> bytes:
-        """Let a child that has loaded the solution run a test; returns the nonce of its reports."""
+    def tell(self, test: dict[str, Any]) -> bytes:
+        """Run a test, now that the solution has been loaded; returns the nonce of its reports.
+
+        In the solution's process, or in one forked for it, which reports by a pipe that the solution does not have.
+        """
         nonce = os.urandom(16).hex().encode()
+        test = {**test, "nonce": nonce.decode()}
+        if test["apart"]:
+            with contextlib.suppress(KeyError):
+                self.poll.unregister(self.answers)
+            os.close(self.answers)
+            self.answers, answers = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                folder = os.path.join(self.job["folder"], f"{self.number}-test")
+                run_test_apart(self.job, folder, test, self.link, answers)
+            os.close(answers)
+            os.set_blocking(self.answers, False)
+            self.poll.register(self.answers, select.POLLIN)
+            self._watch(pid)
+        self.link.close()
         self.written.clear()
-        self._give(f"{nonce.decode()}\n{test}")
+        self._give(json.dumps({"apart": True} if test["apart"] else test))
         os.close(self.asks)
         self.asks = -1
         return nonce
@@ -110,7 +140,7 @@ class _Case:
             events = dict(self.poll.poll(TICK_SECONDS * 1000))
             if events.get(self.channel.fileno()):
                 raise EOFError  # the trainer is gone or wants no more
-            if self.status is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            if self.status is None and (ended := os.waitpid(self.watched, os.WNOHANG))[0]:
                 self.status = ended[1]
             self._take()
             now = time.monotonic()
@@ -140,7 +170,11 @@ class _Case:
 
     def end(self) -> None:
         """Nothing of it is left."""
-        kill_all(self.pid, name_spaces=self.name_spaces)
+        if self.watched != self.pid and self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.watched, signal.SIGKILL)
+        self.link.close()
+        kill_all(self.pid, name_spaces=self.job["name_spaces"])
         for fd in (self.given, self.asks, self.answers, self.handle):
             if fd >= 0:
                 os.close(fd)
@@ -157,7 +191,7 @@ def _run(job: dict[str, Any], number: int, request: dict[str, Any], channel: soc
                 send(channel, {"status": status, "loaded": False})
                 return
             send(channel, {"loaded": True})
-            marker = case.tell(receive(channel)["source"]) + b"done\n"
+            marker = case.tell(receive(channel)) + b"done\n"
         status = case.wait(marker)
         nonce = b"" if marker is None else marker[:-5]
         lines = bytes(case.written) if marker is None else _reports(case.written, nonce)
