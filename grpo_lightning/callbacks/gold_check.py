@@ -24,6 +24,7 @@ from grpo_lightning.callbacks.right_replies import WORK, Reply, continuation, ri
 from grpo_lightning.data.answer_formats import AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
+from grpo_lightning.rewards.marks import marked
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.types import Completion, Prompt
 
@@ -85,7 +86,7 @@ def check_all_golds(
     answer_format = data.template.answer_format
     check = GoldCheck(answer_format, tokenizer=data.tokenizer, most=most, trainer_state=trainer_state)
     for name, reward in zip(scorer.names, scorer.rewards, strict=True):
-        if hasattr(reward, "best"):
+        if marked(reward, "best") is not None:
             check.check(scorer.alone(name), data.train_prompts or [], what=f"--rollout.rewards {name}")
     for source, prompts in zip(data.eval_sources, data.eval_prompts or [], strict=False) if evaluates else []:
         with closing(RewardScorer([source.correctness])) as rule:
@@ -130,7 +131,7 @@ class GoldCheck:
             UserError: naming reward, share and rows.
         """
         (reward,) = scorer.rewards
-        best = getattr(reward, "best", None)
+        best = marked(reward, "best")
         if best is None or not self.most or not prompts:
             return
         column, most = "answer", self.most

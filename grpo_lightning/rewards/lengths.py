@@ -10,6 +10,7 @@ from typing import Any, Literal
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.rewards.completions import completion_text
+from grpo_lightning.rewards.marks import marked
 from grpo_lightning.rewards.settings import at_least, one_of
 
 Variant = Literal["default", "as_published"]
@@ -56,7 +57,7 @@ class CosineLength:
         self.wrong = (wrong_short, wrong_long)
         self.correctness = correctness
         self.variant = one_of("CosineLength", "variant", variant, _VARIANTS)
-        self.inline = bool(getattr(correctness, "inline", False))
+        self.inline = bool(marked(correctness, "inline"))
 
     def __call__(
         self, completions: Sequence[Any], answer: Sequence[Any], completion_ids: Any = None, **columns: Any
@@ -96,7 +97,7 @@ class KimiLength:
     def __init__(self, *, correctness: Callable[..., Any] = math_accuracy, variant: Variant = "default") -> None:
         self.correctness = correctness
         self.variant = one_of("KimiLength", "variant", variant, _VARIANTS)
-        self.inline = bool(getattr(correctness, "inline", False))
+        self.inline = bool(marked(correctness, "inline"))
 
     def __call__(
         self,
@@ -177,5 +178,5 @@ def _right(
     parameters = inspect.signature(correctness).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         keywords = {name: value for name, value in keywords.items() if name in parameters}
-    most = getattr(correctness, "best", 1.0)
+    most = marked(correctness, "best", 1.0)
     return [None if score is None else score >= most for score in correctness(**keywords)]

@@ -80,7 +80,10 @@ class Run:
     def rank(self, number: int) -> int:
         """Process id of a rank."""
         for pid, line in self.processes().items():
-            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:  # it has ended since
+                continue
             started = "-m grpo_lightning" in line and "torch.distributed.run" not in line
             local = next((v for v in environ if v.startswith(b"LOCAL_RANK=")), b"LOCAL_RANK=0")
             if started and local == f"LOCAL_RANK={number}".encode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -93,6 +94,12 @@ def test_the_asked_for_layout_is_tried_first_and_is_enough() -> None:
     check(reward, prompts(["5", "6"]), "think_answer")
     assert reward.seen == ["<answer>5</answer>", "<answer>6</answer>"]
     assert reward.ids == [TOKENIZER.encode(text) for text in reward.seen]
+
+
+def test_a_reward_with_bound_arguments_is_marked_as_the_reward_is() -> None:
+    reward = Reward(TAGS, best=2.0)
+    check(functools.partial(reward), prompts(["5"]), "think_answer")
+    assert reward.seen == ["<answer>5</answer>"]
 
 
 def test_the_whole_layout_with_its_work_is_tried_next() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -131,3 +132,14 @@ def test_soft_overlong_punishment():
 def test_wrong_settings(build, message):
     with pytest.raises(UserError, match=message):
         build()
+
+
+def test_marks_of_a_correctness_reward_with_bound_arguments_count():
+    @inline
+    @best(2.0)
+    def twice(completions, answer, factor):
+        return [factor * float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+    reward = CosineLength(max_length=10, correctness=functools.partial(twice, factor=1.0))
+    assert reward.inline
+    assert reward(["ab"], ["ab"], [[1] * 10]) == [-0.5]  # 1 is not its best: wrong, and at the full length
