@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from grpo_lightning.rewards.answers.words import spelled_number
+from grpo_lightning.rewards.answers.words import changes_number, spelled_number
 
 LONGEST_NUMBER = 1_000
 """Characters; longer runs of digits are compared as text only."""
@@ -106,8 +106,20 @@ def without_units(text: str) -> str:
         if match and text[: match.start()].strip() and not _NOT_UNITS.search(match.group()):
             if pattern is _UNITS and _MATH_WORDS.search(match.group()):
                 continue
+            if _is_other_number(text[: match.start()], match.group()):
+                return text
             return text[: match.start()].strip()
     return text
+
+
+def _is_other_number(number: str, words: str) -> bool:
+    """Whether words after a number change it; "7 (seven)" merely says it again."""
+    remark = words.strip(" ⟦⟧")
+    spelled = spelled_number(remark[1:-1]) if remark[:1] == "(" and remark[-1:] == ")" else None
+    if spelled is not None and not spelled[1]:
+        plain = parse_number(number)
+        return plain is None or plain.value != spelled[0]
+    return changes_number(words, remark="(" in words)
 
 
 def same_number(gold: Number, answer: Number) -> bool:
@@ -161,7 +173,7 @@ def read_number(text: str) -> Number | None:
     if spelled is None:
         return None
     value, rest = spelled
-    if rest and (not _UNITS.fullmatch(" " + rest) or _NOT_UNITS.match("⟦" + rest)):
+    if rest and (not _UNITS.fullmatch(" " + rest) or _NOT_UNITS.match("⟦" + rest) or changes_number(rest)):
         return None
     return Number(Fraction(value))
 

@@ -41,6 +41,36 @@ _ARTICLE = re.compile(r"an? (?=(?!(?:sinh|cosh|tanh|sqrt)\b)[a-z]{4})")
 """Before a word; ``a b`` is a product."""
 _SAME_WORDS = [(re.compile(pattern), name) for name, pattern in _SAME.items()]
 
+_NUMERALS = "|".join(
+    [*_VALUES, "hundred", "thousand", "dozen", *(f"{start}illions?" for start in ("m", "b", "tr", "quadr", "quint"))]
+)
+_PARTS = (
+    "half|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|[a-z]{3,6}teenth|[a-z]{3,5}tieth"
+    "|hundredth|thousandth|[a-z]{1,6}illionth"
+)
+_CHANGES_NUMBER = re.compile(
+    rf"\b(?:(?:{_NUMERALS})\b(?!-)|(?:{_PARTS})s\b|halves\b|(?:{_PARTS})$"
+    r"|(?:squared|cubed|factorial|doubled|tripled|quadrupled|halved|negated|point|over|plus|minus|modulo|mod|divided"
+    r"|multiplied|lakhs?|crores?|myriads?|googols?|maybe|perhaps|possibly|probably|(?:to|raised) the power)\b"
+    r"|(?:score|gross|root|power|times ten|negative|imaginary|false|wrong|incorrect|invalid|impossible|unsure"
+    r"|unlikely|inverse|reciprocal|below|above)$)"
+)
+_DOUBTS = re.compile(
+    r"\b(?:not?|never|or|nor|and|but|if|more|less|fewer|most|least|under|guess\w*|unless|might|could|may|wrong|false"
+    r"|incorrect\w*|invalid|doubt\w*|unsure|uncertain|rejected|extraneous|to the)\b"
+)
+
+
+def changes_number(words: str, *, remark: bool = False) -> bool:
+    """Whether words after a number make another one of it or take it back: "tenths", "squared", "(or more)".
+
+    Args:
+        words: the words, brackets and all.
+        remark: the words stand in brackets, where they are no name of a thing.
+    """
+    words = " ".join(re.sub(r"[⟦⟧(){}.]", " ", words).split()).casefold()
+    return _CHANGES_NUMBER.search(words) is not None or (remark and _DOUBTS.search(words) is not None)
+
 
 def same_word(words: str) -> str:
     """The one spelling of words that mean the same, from lower case; other words as they are."""
