@@ -29,8 +29,15 @@ class Case:
     """In a process of its own, where names that it does not know are the solution's."""
     names: frozenset[str] = frozenset()
     """What it is given of the solution; within the solution's process, Python's own names that are meant so."""
+    classes: frozenset[str] = frozenset()
+    """Of these, classes under test."""
     holds: Callable[[bytes], bool]
     """Whether what was printed or reported is right."""
+
+    def message(self) -> dict[str, Any]:
+        """What the child that runs ``source`` is told."""
+        given = {"names": sorted(self.names), "classes": sorted(self.classes)}
+        return {"source": self.source, "apart": self.apart, **given}
 
 
 def cases_of(tests: Any, entry_point: str | None = None) -> list[Case]:
@@ -60,7 +67,7 @@ def cases_of(tests: Any, entry_point: str | None = None) -> list[Case]:
 
 
 def _program_case(test: TestProgram) -> Case:
-    return Case(source=test.source, holds=test.holds, apart=test.apart, names=test.names)
+    return Case(source=test.source, holds=test.holds, apart=test.apart, names=test.names, classes=test.classes)
 
 
 def _cases_of_dict(tests: dict[str, Any]) -> list[Case]:

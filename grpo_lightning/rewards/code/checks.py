@@ -89,6 +89,8 @@ class TestProgram:
     """Run in a process of its own, which the solution is no part of."""
     names: frozenset[str] = frozenset()
     """What it is given of the solution."""
+    classes: frozenset[str] = frozenset()
+    """Of these, classes under test."""
 
     def holds(self, written: bytes) -> bool:
         """Whether the program came to its end, reported a check, and every check that it reported holds.

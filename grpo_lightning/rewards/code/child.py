@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from grpo_lightning.rewards.code.confinement import DUMPABLE, prctl, restrict
+from grpo_lightning.rewards.code.confinement import restrict
 from grpo_lightning.rewards.code.link import SolutionEnd
 from grpo_lightning.rewards.code.remote import TestEnd, unwrapped
 from grpo_lightning.rewards.code.values import reported
@@ -110,10 +110,9 @@ def _run_solution(code: str, given: int, asks: int, answers: int, link: socket.s
 def run_test_apart(job: dict[str, Any], folder: str, test: dict[str, Any], link: socket.socket, answers: int) -> None:
     """Run a test that calls the solution in the process at the other end; never returns."""
     try:
-        _prepare(job, folder, (link.fileno(), answers))
-        prctl(DUMPABLE, 0)  # so that the solution cannot look into this process
+        _prepare(job, folder, (link.fileno(), answers), hidden=True)
         report, check = _checks(answers, test["nonce"].encode())
-        names = {**TestEnd(link).names(test["names"]), "__check__": check, "__name__": "test"}
+        names = {**TestEnd(link, test["classes"]).names(test["names"]), "__check__": check, "__name__": "test"}
         exec(compile(test["source"], "test.py", "exec", dont_inherit=True), names)
         report(b"done")
         os._exit(0)
@@ -121,7 +120,9 @@ def run_test_apart(job: dict[str, Any], folder: str, test: dict[str, Any], link:
         os._exit(1)
 
 
-def _prepare(job: dict[str, Any], folder: str, kept: tuple[int, ...], stdin: int = -1, stdout: int = -1) -> None:
+def _prepare(
+    job: dict[str, Any], folder: str, kept: tuple[int, ...], stdin: int = -1, stdout: int = -1, *, hidden: bool = False
+) -> None:
     """Confine a forked child, with no other files open than these."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -141,7 +142,7 @@ def _prepare(job: dict[str, Any], folder: str, kept: tuple[int, ...], stdin: int
     os.chdir(folder)
     os.environ.update(TMPDIR=folder)
     sys.argv, sys.path = ["solution.py"], [*sys.path, *job["path"]]
-    restrict(job)
+    restrict(job, hidden=hidden)
 
 
 def run_child(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import resource
 import signal
@@ -36,8 +37,14 @@ def prctl(option: int, value: int, other: int = 0) -> int:
     """Linux' call of that name; nothing elsewhere."""
     if LINUX:
         numbers = [ctypes.c_ulong(number) for number in (value, other, 0, 0)]
-        return ctypes.CDLL(None).prctl(option, *numbers)
+        return int(_library().prctl(option, *numbers))
     return -1
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """The C library; opened once, not in every child."""
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _checked(result: int, what: str) -> None:
@@ -56,7 +63,7 @@ def enter_name_spaces(channel: socket.socket, folder: str) -> None:
     Raises:
         OSError: if the system does not allow it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _library()
     user, group = os.getuid(), os.getgid()
     _checked(libc.unshare(_NEW_NAMESPACES), "unshare")
     for name, text in {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}.items():
@@ -122,8 +129,13 @@ def kill_all(group: int, *, name_spaces: bool) -> None:
         time.sleep(0.001)
 
 
-def restrict(job: dict[str, Any]) -> None:
-    """Set the limits of a case's child and give up what rights the name spaces gave it; there is no way back."""
+def restrict(job: dict[str, Any], *, hidden: bool) -> None:
+    """Set the limits of a case's child and give up what rights the name spaces gave it; there is no way back.
+
+    Args:
+        job: of the case.
+        hidden: from other processes of the same user, which may not read its memory and files.
+    """
     prctl(DEATH_SIGNAL, signal.SIGKILL)
     seconds = int(job["time_limit"]) + 2
     limits = {
@@ -140,12 +152,12 @@ def restrict(job: dict[str, Any]) -> None:
             resource.setrlimit(kind, (value, value))
     if not LINUX:
         return
-    prctl(DUMPABLE, 1)
+    prctl(DUMPABLE, int(not hidden))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # when memory runs out, the kernel's choice shall not be the trainer
     if job["name_spaces"]:
         header, nothing = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0), (ctypes.c_uint32 * 6)()
-        ctypes.CDLL(None).capset(header, nothing)
+        _library().capset(header, nothing)
     prctl(_NO_NEW_PRIVILEGES, 1)
     if not job["name_spaces"]:
         _forbid_network()

@@ -50,6 +50,34 @@ def tested_names(body: Sequence[ast.stmt], entry_point: str | None) -> frozenset
     return frozenset(common & _BUILTINS)
 
 
+def class_names(body: Sequence[ast.stmt]) -> frozenset[str]:
+    """Names with a capital letter that a program uses as classes.
+
+    It uses attributes of what they make, or operates on two such objects: ``Vector(1, 2) * 3 == Vector(3, 6)``.
+    """
+    nodes = list(ast.walk(ast.Module(list(body), [])))
+    of_variable: dict[str, str | None] = {}
+
+    def maker(node: ast.expr) -> str | None:
+        if isinstance(node, ast.Name):
+            return of_variable.get(node.id)
+        if isinstance(node, ast.BinOp):
+            return maker(node.left) or maker(node.right)
+        is_made = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id[:1].isupper()
+        return node.func.id if is_made else None  # type: ignore[attr-defined]
+
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            of_variable.update(
+                {target.id: maker(node.value) for target in node.targets if isinstance(target, ast.Name)}
+            )
+    found = {maker(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.BinOp | ast.Compare):
+            found |= {maker(node.left)} & {maker(node.right if isinstance(node, ast.BinOp) else node.comparators[0])}
+    return frozenset(name for name in found if name is not None)
+
+
 def place(module: ast.Module, tested: frozenset[str]) -> Place:
     """Where a test is run.
 

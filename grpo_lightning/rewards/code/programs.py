@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterable, Sequence
 
 from grpo_lightning.rewards.code.checks import Rewriter, TestProgram, is_check
-from grpo_lightning.rewards.code.places import place, tested_names
+from grpo_lightning.rewards.code.places import class_names, place, tested_names
 
 _RUNNERS = ("unittest.main(", "pytest.main(", "TextTestRunner(")
 
@@ -37,7 +37,8 @@ def cut(program: str, entry_point: str | None) -> list[TestProgram]:
         raise ValueError("no assert in the tests would be run")
     if not names:
         raise ValueError("the tests use nothing that they do not define themselves")
-    return [_test(test, names, required=required) for test, required in tests]
+    classes = class_names(body)
+    return [_test(test, names, classes, required=required) for test, required in tests]
 
 
 def _prepared(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
@@ -155,12 +156,13 @@ def _evaluated(node: ast.Assert) -> ast.stmt:
     return ast.Expr(node.test)
 
 
-def _test(body: Sequence[ast.stmt], tested: frozenset[str], *, required: int) -> TestProgram:
+def _test(body: Sequence[ast.stmt], tested: frozenset[str], classes: frozenset[str], *, required: int) -> TestProgram:
     """A program of its own.
 
     Args:
         body: its statements.
         tested: what the whole program tests.
+        classes: of these, classes.
         required: how many of the last statements' checks must be reported.
     """
     rewriter = Rewriter()
@@ -180,4 +182,5 @@ def _test(body: Sequence[ast.stmt], tested: frozenset[str], *, required: int) ->
         required=needed,
         apart=where.apart,
         names=where.names,
+        classes=classes,
     )

@@ -2,8 +2,8 @@
 
 What is done with such an object is done where it lives, and comes back as plain data. But no operator between it and a
 value of the test's is left to the solution, or ``__eq__`` and ``__sub__`` of a class could feign any result. Two
-exceptions: an object that the test has made by calling a name with a capital letter, ``Vector(1, 2) * 3``, is a class
-under test, and of two objects both are the solution's anyway. Objects made from plain types (``namedtuple``,
+exceptions: an object of a class under test (see ``places.class_names``), as in ``Vector(1, 2) * 3 == Vector(3, 6)``,
+and two objects, which are both the solution's anyway. Objects made from plain types (``namedtuple``,
 ``IntEnum``) are computed with as these types are.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import operator
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from grpo_lightning.rewards.code.link import BINARY, KNOWN_MODULES, UNARY, Link, importable
@@ -149,12 +149,14 @@ class TestEnd(Link):
 
     Args:
         channel: to the solution.
+        classes: names of the classes under test.
     """
 
     __test__ = False
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, classes: Sequence[str]) -> None:
         super().__init__(channel)
+        self.classes = classes
         self.remotes: dict[int, Remote] = {}
         self.exceptions: dict[int, type] = {}
         # The solution may do nothing here but use the functions and iterators that it was given.
@@ -164,7 +166,7 @@ class TestEnd(Link):
         """What the solution has under these names."""
         found: dict[str, Any] = self.request("names", names)
         for name, value in found.items():
-            if isinstance(value, Remote) and name[:1].isupper():
+            if isinstance(value, Remote) and name in self.classes:
                 object.__setattr__(value, "_remote_makes", True)
         return found
 

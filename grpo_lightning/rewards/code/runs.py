@@ -181,7 +181,7 @@ class _Sandbox:
         answer = self._ask({"input": case.stdin}, seconds)
         loaded = answer.get("loaded", True)
         if case.stdin is None and loaded:
-            answer = self._ask({"source": case.source, "apart": case.apart, "names": sorted(case.names)}, seconds)
+            answer = self._ask(case.message(), seconds)
         if answer["status"] == "timeout":
             return "timeout", loaded
         passed = answer["status"] == "done" and case.holds(answer["written"].encode("latin-1"))

@@ -95,9 +95,9 @@ def decode(value: Any, other: Callable[[Any], Any]) -> Any:
 
 
 def _data(name: str, arguments: Any) -> Any:
+    method = _DATA[name][0]
     module, _, kind = name.partition(".")
     make = getattr(importlib.import_module(module), kind)
-    method = _DATA[name][0]
     return (getattr(make, method) if method else make)(*arguments)
 
 
