@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from grpo_lightning.rewards.code.programs import Opaque, cut, decoded
+from grpo_lightning.rewards.code.checks import Opaque, decoded
+from grpo_lightning.rewards.code.programs import cut
 
 
 def report(*lines, end="done"):
@@ -89,7 +90,7 @@ def test_a_report_must_be_whole():
 def test_each_top_level_assert_is_a_test_with_the_setup_before_it():
     tests = cut("import math\nassert f(1) == 1\nx = 2\nassert f(x) == math.inf", None)
     assert [test.source for test in tests] == [
-        "import math\n__check__(0, f(1))",
+        "__check__(0, f(1))",  # for which nothing else is needed
         "import math\nx = 2\n__check__(0, f(x), '==', math.inf)",
     ]
 
@@ -110,7 +111,7 @@ CHECK = "def check(candidate):\n    data = [1]\n    assert candidate(data) == 1\
 def test_the_check_function_is_unfolded(text, entry):
     assert [test.source for test in cut(text, entry)] == [
         "candidate = f\ndata = [1]\n__check__(0, candidate(data))",
-        "candidate = f\ndata = [1]\n__check__(0, candidate([]))",
+        "candidate = f\n__check__(0, candidate([]))",
     ]
 
 
@@ -119,8 +120,9 @@ def test_a_check_function_that_returns_is_one_test():
     (test,) = cut(text, "f")
     assert test.source.endswith("check(f)")
     assert test.required == frozenset()
-    assert test.holds(report([0, False, ["tuple", [0, 0]]], [0, False, ["tuple", [1, 1]]]))
-    assert not test.holds(report([0, True, ["tuple", [0, 1]]]))
+    assert test.holds(report([0, True, ["tuple", [0, 0]]], [0, True, ["tuple", [1, 1]]]))
+    assert not test.holds(report([0, True, ["tuple", [0, 0]]], [0, False, ["tuple", [1, 0]]]))
+    assert not test.holds(b"done")  # no round of the loop
 
 
 def test_two_values_are_compared_here_unless_both_are_objects():
@@ -144,15 +146,64 @@ def test_test_functions_are_tests():
     assert [test.source.splitlines()[-1] for test in tests] == ["test_one()", "test_two()"]
 
 
-def test_a_program_without_asserts_is_one_test():
-    (test,) = cut("x = f(1)\nif x != 1:\n    raise ValueError", None)
-    assert test.holds(b"done")
-    assert not test.holds(b"")
+PASSED = "__check__(0, True)"
 
 
-def test_asserts_inside_try_stay():
-    (test,) = cut("try:\n    assert f(1) == 2\nexcept AssertionError:\n    pass", None)
-    assert "assert f(1) == 2" in test.source
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = f(1)\nif x != 1:\n    raise ValueError",
+        "try:\n    f(-1)\n    assert False\nexcept ValueError:\n    pass",
+        "try:\n    f(-1)\n    raise SystemExit\nexcept ValueError:\n    pass",
+        "import pytest\nwith pytest.raises(ValueError):\n    f(-1)",
+        "import numpy as np\nnp.testing.assert_allclose(f(1), 2)",
+    ],
+)
+def test_other_statements_report_that_they_were_passed(text):
+    (test,) = cut(text, None)
+    assert test.source == f"{text}\n{PASSED}"
+    assert test.holds(report([0, True, True]))
+    assert not test.holds(b"done")
+
+
+NOTHING_RUNS = {
+    "check without a name": (CHECK, None),
+    "check of two": ("def check(candidate, other):\n    assert candidate(2) == 3", "f"),
+    "decorated": ("@deco\ndef test_a(x=2):\n    assert f(x) == 3", None),
+    "fixture": ("def test_a(tmp_path):\n    assert f(2) == 3", None),
+    "fixtures in a class": ("class TestF:\n    def test_a(self, tmp_path):\n        assert f(2) == 3", None),
+    "uncalled": ("def run():\n    assert f(2) == 3", None),
+    "uncalled in a class": ("class Case:\n    def test_a(self):\n        assert f(2) == 3", None),
+    "nothing": ("x = 1", None),
+    "comment": ("# no tests", None),
+    "call only": ("f(2)", None),
+    "try without a check": ("try:\n    f(2)\nexcept ValueError:\n    pass", None),
+    "nothing of the solution": ("x = 1\nassert x == 1", None),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_RUNS)
+def test_a_program_that_would_check_nothing_is_refused(name):
+    with pytest.raises(ValueError, match="no assert|use nothing"):
+        cut(*NOTHING_RUNS[name])
+
+
+def test_what_stands_under_main_is_run():
+    tests = cut("def run():\n    assert f(2) == 3\nif __name__ == '__main__':\n    assert f(1) == 2\n    run()", None)
+    assert [test.source.splitlines()[-1] for test in tests] == ["__check__(1, f(1))"]
+    (test,) = cut("def run():\n    assert f(2) == 3\nif __name__ == '__main__':\n    run()", None)
+    assert test.source == "def run():\n    __check__(0, f(2))\nrun()"
+
+
+def test_classes_of_tests():
+    methods = "    def setup_method(self): ...\n    def test_a(self):\n        assert f(2) == 3\n"
+    (test,) = cut(f"class TestF:\n{methods}", None)
+    assert test.source.splitlines()[-3:] == ["__test__ = TestF()", "__test__.setup_method()", "__test__.test_a()"]
+    text = f"import unittest\nclass Any(unittest.TestCase):\n{methods}if __name__ == '__main__':\n    unittest.main()"
+    (test,) = cut(text, None)
+    assert test.source.splitlines()[-1] == "__import__('unittest').TestSuite([Any('test_a')]).debug()"
+    (test,) = cut("async def test_a():\n    assert await f(2) == 3", None)
+    assert test.source.splitlines()[-1] == "__import__('asyncio').run(test_a())"
 
 
 def test_what_is_no_plain_data_equals_nothing():

@@ -64,6 +64,10 @@ def test_rows_that_cannot_be_read_have_no_score(caplog):
     assert reward(["x"] * 4, tests=tests, log_count=counted.__setitem__) == [None, 0.0, None, None]
     assert counted == {"timeouts": 0, "unreadable_tests": 2}
     assert "SyntaxError" in caplog.text
+    assert reward(["x", "x"], tests=[1, 2]) == [None, None]  # it has read others
+    reward = CodeTests()
+    assert reward(["x"], tests=["x = 1"], log_count=counted.__setitem__) == [None]
+    assert counted["unreadable_tests"] == 1
     with pytest.raises(UserError, match=r"cannot read column 'tests' of any row; row 0: ValueError: int"):
         reward(["x", "x"], tests=[1, 2])
 
