@@ -194,7 +194,7 @@ def f(x):
         if any("".join(parts) in repr(value) for value in seen): return int("".join(parts))
         frame = frame.f_back"""
     assert score(code, ["assert f(1) == 7919", "assert 7919 == f(2)", "assert f(3) in (7919, -7919)"]) == 0.0
-    assert score(code, ["x = 7919\nassert f(1) == x"]) == 1.0  # what is no constant it does find
+    assert score(code, ["x = 7919\nassert f(1) == x", "assert f(1) - 7919 == 0"]) == 0.0  # not in its process either
 
 
 def test_tricks_against_conditions_without_a_constant():
@@ -522,7 +522,7 @@ def test_solutions_are_run_before_training(tiny: Path, tmp_path: Path, capsys: p
     config = written(configured(tiny, tmp_path, right, path, trainer__max_steps=1), tmp_path / "right.yaml")
     assert run(capsys, "fit", "--config", config).code == 0
     config = written(configured(tiny, tmp_path, wrong, path), tmp_path / "wrong.yaml")
-    assert "CodeTests: 2 of 4 golds" in run(capsys, "fit", "--config", config).mistake
+    assert "code_tests: 2 of 4 golds" in run(capsys, "fit", "--config", config).mistake
     config = written(configured(tiny, tmp_path, right, path), tmp_path / "column.yaml")
     assert (
         "column 'others'"
