@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from grpo_lightning.rewards.answers.names import names_value
 from grpo_lightning.rewards.answers.numbers import read_number
 from grpo_lightning.rewards.answers.shapes import Equation, Group, Matrix, Pieces, Relation, Shape, Value
 from grpo_lightning.rewards.answers.structure import parse_list
@@ -68,8 +69,10 @@ def _compare_equations(gold: Shape, answer: Shape, oracle: Oracle) -> bool | Non
         assert isinstance(gold, Equation)
         return compare(gold.value, answer, oracle) if gold.names_its_value else False
     if not isinstance(gold, Equation):
-        # Every side without a letter is a value by itself: 2+3=5 holds, 6=5 does not.
-        values = [Value(side) for side in answer.sides[:-1] if not _LETTER.search(_OPERATOR.sub("", side))]
+        # Every side without a letter is a value by itself: 2+3=5 holds, 6=5 does not. One side must name the value,
+        # or all of them be values: 2x=5 is no answer for 5.
+        named = any(map(names_value, answer.sides[:-1]))
+        values = [Value(side) for side in answer.sides[:-1] if not named or not _LETTER.search(_OPERATOR.sub("", side))]
         claims = [compare(answer.value, value, oracle) for value in values]
         return _all([*claims, compare(gold, answer.value, oracle)])
     if gold.names_its_value and answer.names_its_value:
