@@ -79,6 +79,7 @@ def data(tmp_path: Path) -> dict[str, Any]:
         "data__eval_batch_size": 2,
         "evaluation__samples": 2,
         "trainer__limit_val_batches": 1.0,
+        "rollout__check_golds": 0,
     }
 
 

@@ -73,7 +73,7 @@ def test_a_rank_that_does_not_notice_is_ended_too(tiny: Path, tmp_path: Path) ->
     # As one would that waits for NCCL, or samples for an hour.
     run = started(tiny, tmp_path, LIGHTNING, "--trainer.strategy", "ddp", *REWARD, fails="0:sleep,1:user")
     ending = ended(run, wait_for=tmp_path / "run" / "metrics.csv")
-    assert reasons(ending) == ["[rank: 1] error: x in the reward"]
+    assert reasons(ending) == ["[rank: 1] error: reward reward: x in the reward"]
 
 
 def test_no_rank_outlives_the_first(tiny: Path, tmp_path: Path) -> None:
