@@ -51,7 +51,7 @@ class Link:
 
     def request(self, action: str, *arguments: Any, **named: Any) -> Any:
         """Have the other end do something; its exceptions are raised here."""
-        self._send(["ask", action, self.encode(arguments), self.encode(named)])
+        self.channel.sendall(self._packed(["ask", action, self.encode(arguments), self.encode(named)]))
         while True:
             kind, *parts = self._receive()
             if kind == "ask":
@@ -65,10 +65,11 @@ class Link:
         """Do what the other end asks for."""
         try:
             result = self.actions[action](*self.decode(arguments), **self.decode(named))
-            message = ["value", self.encode(result)]
+            message = self._packed(["value", self.encode(result)])
         except BaseException as error:
-            message = ["error", self.encode(type(error)), self.encode([self._plain(part) for part in error.args])]
-        self._send(message)
+            arguments = [self._plain(part) for part in error.args]
+            message = self._packed(["error", self.encode(type(error)), self.encode(arguments)])
+        self.channel.sendall(message)
 
     def serve(self) -> None:
         """Answer until the other end is gone."""
@@ -106,11 +107,12 @@ class Link:
     def _plain(value: Any) -> Any:
         return value if isinstance(value, str | int | float) else str(value)
 
-    def _send(self, message: Any) -> None:
+    @staticmethod
+    def _packed(message: Any) -> bytes:
         payload = json.dumps(message).encode()
         if len(payload) > MESSAGE_LIMIT:
             raise MemoryError("a value is too large")
-        self.channel.sendall(struct.pack("!I", len(payload)) + payload)
+        return struct.pack("!I", len(payload)) + payload
 
     def _receive(self) -> Any:
         (size,) = struct.unpack("!I", self._read(4))

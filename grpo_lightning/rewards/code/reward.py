@@ -37,13 +37,18 @@ class CodeTests:
     codecontests) that pays for parts; with it, 1.0 if every test passes and else 0.0: open-r1's ``binary_code_reward``
     (which pays from a share of 0.99 on) and ``prime_code`` as it is used by default. Unlike open-r1's, an output that
     stops early is wrong. The code is the last ```` ```python ```` block after ``</think>``, else the last fenced block;
-    without one, 0.0. A row without tests scores None; so does one whose tests cannot be read, which is logged.
+    without one, 0.0. A row without tests scores None; so does one whose tests cannot be read, which is counted and
+    logged.
 
     The tests stand in one data column, in one of these forms or as JSON text of it:
 
     - asserts or a test program, as text or a list of texts (MBPP's ``test_list``, HumanEval's ``test`` with a column
-      ``entry_point``, functions ``test_...``). Each assert at the top level, or at that of ``check``, is a test; it
-      does not see the variables of the others' side effects. ``from solution import f`` works.
+      ``entry_point``). A test is: an assert at the top level, under ``if __name__ == "__main__"``, or at the top level
+      of ``check(candidate)``, which does not see the side effects of the others; a function ``test_...``; a method
+      ``test...`` of a ``unittest.TestCase`` or of a plain class ``Test...``. What wants fixtures, or is decorated, is
+      not run. A program with none of these is one test. ``from solution import f`` works; pytest and NumPy must be
+      installed where tests import them. A program of which no check would be run (HumanEval's without
+      ``entry_point``), or that uses nothing of the solution, cannot be read; a run that has reached none is not paid.
     - programs: ``[{"input": "1 2\\n", "output": "3\\n"}, ...]``. The code is run as a script that reads the input; it
       must print the output (words are compared; decimal fractions to 1e-6) and end well.
     - calls: ``{"fn_name": "add", "inputs": [[1, 2], ...], "outputs": [3, ...]}``, of a function or of a method of
@@ -56,11 +61,25 @@ class CodeTests:
     writes nowhere but in that folder (before Linux 5.12, the last does not hold). Without them, a filter of system
     calls cuts the network (on x86-64 and arm64). The log says once what holds.
 
-    Not paid: leaving early, printing "passed", changed builtins, objects that are equal to everything, reading the
-    expected values (those that are constants never enter the process). This is a guard against accidents and the tricks
-    that training finds, not against an attacker: the code may read what the trainer's user may read, and use the GPU's
-    devices and sockets in the file system. Without name spaces it can also write files, read the environment and end
-    the processes of that user, the trainer's too.
+    What tests see of the solution: an assert that compares calls with constants is compared in the trainer, with what
+    the calls returned as plain data. A test that computes with results is run in a process of its own, which has
+    imported nothing of the solution and calls it in the first process. Plain data (numbers, text, containers, dates,
+    fractions, NumPy's arrays) come back as such; other objects stay where they are, and no operator between one and a
+    value of the test's is left to its class, unless the test uses the class itself (``Vector(1, 2) * 3 == Vector(3,
+    6)``). Builtins and modules are the test's own; only names that it neither defines nor imports are the solution's,
+    and a builtin only if it is what is tested (``assert sum(1, 2) == 3``). Arguments changed in place are seen.
+
+    Not paid, therefore: leaving early, printing "passed", changed builtins and modules (``math.isclose``,
+    ``numpy.allclose``), objects that are equal or near to everything, reading the expected values. Less holds where a
+    test needs the solution in its own process: it defines classes of its own, seeds a random generator, uses ``open``,
+    ``eval``, ``exec``, ``compile``, ``input``, ``globals``, ``locals``, ``vars`` or a decorator of the solution's, or
+    uses modules such as ``io``, ``sys`` and ``unittest.mock`` or others outside ``link.KNOWN_MODULES``. Its builtins
+    are still Python's and its asserts are reported as above, but there modules can be changed, operators feigned, and
+    values that are no constants found. Where a test compares two objects of the solution's, their class decides.
+
+    This is a guard against accidents and the tricks that training finds, not against an attacker: the code may read
+    what the trainer's user may read, and use the GPU's devices and sockets in the file system. Without name spaces it
+    can also write files, read the environment and end the processes of that user, the trainer's too.
 
     Args:
         all_or_nothing: 1.0 for all tests passed and else 0.0; the first that fails ends the run.
