@@ -37,6 +37,8 @@ _CHOICE_WITH_TEXT = re.compile(
     r"((?!(?:or|and|nor|but)\b|[(\[]⟦?[A-Z]⟧?[)\]])\S.*)",
     re.DOTALL,
 )
+_MORE_CHOICES = re.compile(r"[\W_]*(?:(?:and|or|[A-J])\b[\W_]*)+|.*(?<![A-Za-z}])[(\[]⟦?[A-J]⟧?[)\]].*", re.DOTALL)
+"""The text beside a letter that names further letters: ``(A) or (B)``, ``(A) 12 (B) 13``."""
 _DEGREE = Unit(Fraction(1), (("degrees", 1),))
 _GAP = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 BARE_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
@@ -99,6 +101,8 @@ def _same_choice(gold: str, answer: str) -> bool | None:
         return found[1] == letter
     found = _CHOICE_WITH_TEXT.fullmatch(answer)
     if found:
+        if _MORE_CHOICES.fullmatch(found[4]):
+            return False
         return letter in found.groups()[:3] and (text is None or _closed_up(found[4]) == _closed_up(text[4]))
     lower = _LOWER_CHOICE.fullmatch(answer)
     if lower and letter <= "J":

@@ -150,9 +150,11 @@ def _same_residues(gold: Reading | None, answer: Reading | None, gold_text: str,
 def _same_based(gold: Reading | None, answer: Reading | None, gold_text: str, answer_text: str) -> bool:
     if isinstance(gold, Based) and isinstance(answer, Based):
         return gold == answer
-    based, other = (gold, answer_text) if isinstance(gold, Based) else (answer, gold_text)
-    digits = other.rpartition("=")[2].replace(",", "").replace(" ", "").strip("()⟦⟧")
-    return isinstance(based, Based) and digits.upper().lstrip("0") == based.digits
+    if isinstance(gold, Based):  # the question names the base
+        digits = answer_text.rpartition("=")[2].replace(",", "").replace(" ", "").strip("()⟦⟧")
+        return digits.upper().lstrip("0") == gold.digits
+    number = parse_number(gold_text)
+    return isinstance(answer, Based) and number is not None and number.value == int(answer.digits, answer.base)
 
 
 def _same_times(gold: Clock, answer: Clock) -> bool:

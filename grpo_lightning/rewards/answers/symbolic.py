@@ -27,6 +27,8 @@ _CONSTANT = re.compile(r"\+\s*[CcKk](?:_\{?\d\}?)?(?![A-Za-z])")
 """A constant of integration; any name will do."""
 _NO_LATEX = re.compile(r"[⟦:;?@#$\"~]")
 """What the parser would skip: it stops at a colon and calls the part before it the whole."""
+_INDEXED_NUMBER = re.compile(r"(?<![\^\w.])\d+\s*_")
+"""A number in a base, whose base the parser would skip."""
 _IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])")
 
 
@@ -95,7 +97,7 @@ def _parsed(text: str) -> Any:
     if _TRIGONOMETRY.search(text):
         text = _TRIG_DEGREES.sub(r"{(\\frac{\1\\pi}{180})}", text)
     text = without_units(text).replace("°", "").replace("%", r"\cdot \frac{1}{100}")
-    if not text or _NO_LATEX.search(text):
+    if not text or _NO_LATEX.search(text) or _INDEXED_NUMBER.search(text):
         return None
     text = _DECIMAL.sub(lambda match: rf"\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}}", text)
     text = _IMAGINARY.sub(" i", text)
