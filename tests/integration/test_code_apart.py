@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from typing import Any
 
 import pytest
 
 from grpo_lightning.rewards import CodeTests
 from grpo_lightning.rewards.code import runs
+from tests.integration.test_code_sandbox import left_behind
 
 pytestmark = pytest.mark.integration
 
@@ -20,6 +24,15 @@ def scores(rows: list[tuple[str, str]]) -> list[float | None]:
 def wrong(rows: list[tuple[str, str]], wanted: float | None) -> list[Any]:
     """The rows whose score is another."""
     return [(score, *row) for row, score in zip(rows, scores(rows), strict=True) if score != wanted]
+
+
+@pytest.fixture(params=["name spaces", "plain"])
+def confined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    wanted = request.param == "name spaces"
+    if wanted and not runs.name_spaces_work():
+        pytest.skip("no name spaces here")
+    monkeypatch.setattr(runs, "name_spaces_work", lambda: wanted)
+    return wanted
 
 
 # --- tests that are run -----------------------------------------------------------------------------------------------
@@ -41,7 +54,7 @@ FORMS = [
 ]
 
 
-def test_forms_of_tests():
+def test_forms_of_tests(confined):
     assert wrong([(RIGHT, tests) for tests in FORMS], 1.0) == []
     assert wrong([(WRONG, tests) for tests in FORMS], 0.0) == []
 
@@ -279,7 +292,7 @@ WITHIN = [
 ]
 
 
-def test_right_solutions_are_paid():
+def test_right_solutions_are_paid(confined):
     assert wrong(GOOD, 1.0) == []
 
 
@@ -300,6 +313,26 @@ def test_right_arrays_are_paid():
     rows += [(code, "import numpy as np\nnp.testing.assert_allclose(f(3), [1 / 3, 2 / 3])")]
     rows += [(code, "import numpy as np\na = np.zeros(2)\ng(a)\nassert a.sum() == 2")]
     assert wrong(rows, 1.0) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for on Linux")
+def test_endless_tests_end(confined, monkeypatch):
+    mark = f"# apart-{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setattr(runs, "START", f"{runs.START}{mark}")
+    rows = [
+        ("def f(x):\n    while True: pass", "assert f(1) + 0 == 2"),  # in the solution's process
+        (RIGHT, "x = 0\nwhile f(x): x += 1\nassert x"),  # in both
+        ("def f():\n    while True: yield 1", "assert sum(f()) == 2"),
+        ("import time\ndef f(): time.sleep(60)", "while True: pass\nassert f()"),  # in the test's
+    ]
+    counts: dict[str, float] = {}
+    texts = [f"```python\n{code}\n```" for code, _ in rows]
+    start = time.monotonic()
+    got = CodeTests(time_limit=1.0, workers=2)(texts, tests=[t for _, t in rows], log_count=counts.__setitem__)
+    assert got == [0.0] * 4
+    assert counts["timeouts"] == 4
+    assert time.monotonic() - start < 30
+    assert left_behind(mark) == []
 
 
 def test_the_tests_process_is_out_of_reach():

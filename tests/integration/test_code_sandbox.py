@@ -512,7 +512,7 @@ def test_training_on_two_ranks(tiny: Path, tmp_path: Path) -> None:
     assert (ending.code, ending.orphans) == (0, []), ending.err
     lines = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
     assert [line["reward"] for line in lines] == [1.0] * 4 + [0.25] * 4 + [0.0] * 8
-    assert float(rows(tmp_path / "run")[0]["rewards/OfSolutions/timeouts"]) == 4
+    assert float(rows(tmp_path / "run")[0]["rewards/code_tests/timeouts"]) == 4
     assert gone(runs.START.strip()[:40], 1.0)
 
 

@@ -58,9 +58,8 @@ def names() -> Iterator[types.SimpleNamespace]:
     exec(SOLUTION, module.__dict__)
 
     def serve() -> None:
-        with theirs:
-            with contextlib.suppress(EOFError):
-                SolutionEnd(theirs, module).serve()
+        with theirs, contextlib.suppress(EOFError):
+            SolutionEnd(theirs, module).serve()
 
     thread = threading.Thread(target=serve)
     thread.start()
