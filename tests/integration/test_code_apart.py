@@ -47,6 +47,7 @@ FORMS = [
     "if __name__ == '__main__': unittest.main()",
     "class TestF:\n    x = 2\n    def test_a(self): assert f(self.x) == 3",
     "async def test_a(): assert f(2) == 3",
+    "import pytest\n@pytest.mark.parametrize('a, b', [(1, 2), (2, 3)])\ndef test_a(a, b): assert f(a) == b",
     "if __name__ == '__main__':\n    assert f(2) == 3",
     "def run(g):\n    for i in range(3): assert g(i) == i + 1\nrun(f)",
     "from solution import f as g\nassert g(2) - 3 == 0",

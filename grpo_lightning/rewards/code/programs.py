@@ -75,36 +75,68 @@ def _tests(body: Sequence[ast.stmt]) -> Iterable[tuple[list[ast.stmt], int]]:
 
 def _calls(node: ast.stmt) -> list[str]:
     """What runs the tests that a function or class is or holds."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_test(node, "test_", 0):
-        return [f"{node.name}()" if isinstance(node, ast.FunctionDef) else _of_coroutine(f"{node.name}()")]
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return _calls_of(node, "test_", node.name, 0)
     if not isinstance(node, ast.ClassDef) or node.decorator_list:
         return []
     bases = [ast.unparse(base) for base in node.bases]
-    methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and _is_test(n, "test", 1)]
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     if any(base.endswith("TestCase") for base in bases):
-        suite = "__import__('unittest').TestSuite([{}('{}')]).debug()"
-        return [suite.format(node.name, method.name) for method in methods]
+        names = [method.name for method in methods if _calls_of(method, "test", "", 1)]
+        return [f"__import__('unittest').TestSuite([{node.name}('{name}')]).debug()" for name in names]
     if bases not in ([], ["object"]) or not node.name.startswith("Test"):
         return []
-    own = {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
-    setup = [name for name in ("setup_class", "setup_method") if name in own]
-    lines = [f"__test__ = {node.name}()", *(f"__test__.{name}()" for name in setup)]
-    calls = [(method, f"__test__.{method.name}()") for method in methods]
+    lines = [f"__test__ = {node.name}()"]
+    for method in methods:
+        if method.name in ("setup_class", "setup_method"):
+            lines.append(f"__test__.{method.name}({'None' if len(method.args.args) > 1 else ''})")
     return [
-        "\n".join([*lines, call if isinstance(method, ast.FunctionDef) else _of_coroutine(call)])
-        for method, call in calls
+        "\n".join([*lines, call])
+        for method in methods
+        for call in _calls_of(method, "test", f"__test__.{method.name}", 1)
     ]
 
 
-def _of_coroutine(call: str) -> str:
-    return f"__import__('asyncio').run({call})"
+def _calls_of(function: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, name: str, given: int) -> list[str]:
+    """The calls of a test function: none if it wants fixtures, which nobody provides, or is decorated otherwise.
+
+    Args:
+        function: or method.
+        prefix: of the names of tests.
+        name: what it is called as.
+        given: arguments that it has in any case.
+    """
+    arguments = function.args
+    required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults) - given
+    if not function.name.startswith(prefix) or any(default is None for default in arguments.kw_defaults):
+        return []
+    calls = [f"{name}()"] if required == 0 else []
+    for decorator in function.decorator_list:
+        kind = ast.unparse(decorator)
+        if kind.startswith("pytest.mark.parametrize(") and len(function.decorator_list) == 1:
+            sets = _parameters(decorator)
+            calls = [f"{name}(**{{{one}}})" for one, count in sets if count >= required]
+        elif not kind.startswith(("pytest.mark.timeout", "pytest.mark.asyncio")):
+            return []
+    is_coroutine = isinstance(function, ast.AsyncFunctionDef)
+    return [f"__import__('asyncio').run({call})" if is_coroutine else call for call in calls]
 
 
-def _is_test(node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, arguments: int) -> bool:
-    """Whether it can be called with so many arguments: others want fixtures, which nobody provides."""
-    required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-    keywords = any(default is None for default in node.args.kw_defaults)
-    return node.name.startswith(prefix) and required == arguments and not keywords and not node.decorator_list
+def _parameters(decorator: ast.expr) -> Iterable[tuple[str, int]]:
+    """Of ``parametrize("a, b", [(1, 2), (3, 4)])``, the entries ``'a': 1, 'b': 2`` of each call, and how many."""
+    if not isinstance(decorator, ast.Call) or len(decorator.args) != 2:
+        return
+    names, values = decorator.args
+    if isinstance(names, ast.Constant) and isinstance(names.value, str):
+        keys = [name.strip() for name in names.value.split(",") if name.strip()]
+    elif isinstance(names, ast.Tuple | ast.List):
+        keys = [str(getattr(name, "value", "")) for name in names.elts]
+    else:
+        return
+    for one in values.elts if isinstance(values, ast.Tuple | ast.List) else []:
+        parts = [one] if len(keys) == 1 else one.elts if isinstance(one, ast.Tuple | ast.List) else []
+        if len(parts) == len(keys) and "pytest.param" not in ast.unparse(one):
+            yield ", ".join(f"{key!r}: {ast.unparse(part)}" for key, part in zip(keys, parts, strict=True)), len(keys)
 
 
 def _checks_something(body: Sequence[ast.stmt]) -> bool:

@@ -45,10 +45,11 @@ class CodeTests:
     - asserts or a test program, as text or a list of texts (MBPP's ``test_list``, HumanEval's ``test`` with a column
       ``entry_point``). A test is: an assert at the top level, under ``if __name__ == "__main__"``, or at the top level
       of ``check(candidate)``, which does not see the side effects of the others; a function ``test_...``; a method
-      ``test...`` of a ``unittest.TestCase`` or of a plain class ``Test...``. What wants fixtures, or is decorated, is
-      not run. A program with none of these is one test. ``from solution import f`` works; pytest and NumPy must be
-      installed where tests import them. A program of which no check would be run (HumanEval's without
-      ``entry_point``), or that uses nothing of the solution, cannot be read; a run that has reached none is not paid.
+      ``test...`` of a ``unittest.TestCase`` or of a plain class ``Test...``. What wants fixtures, or is decorated other
+      than by ``pytest.mark.parametrize`` with its values written out, is not run. A program with none of these is one
+      test. ``from solution import f`` works; pytest and NumPy must be installed where tests import them. A program of
+      which no check would be run (HumanEval's without ``entry_point``), or that uses nothing of the solution, cannot be
+      read; a run that has reached no check is not paid.
     - programs: ``[{"input": "1 2\\n", "output": "3\\n"}, ...]``. The code is run as a script that reads the input; it
       must print the output (words are compared; decimal fractions to 1e-6) and end well.
     - calls: ``{"fn_name": "add", "inputs": [[1, 2], ...], "outputs": [3, ...]}``, of a function or of a method of

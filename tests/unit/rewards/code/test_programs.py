@@ -202,6 +202,8 @@ def test_classes_of_tests():
     text = f"import unittest\nclass Any(unittest.TestCase):\n{methods}if __name__ == '__main__':\n    unittest.main()"
     (test,) = cut(text, None)
     assert test.source.splitlines()[-1] == "__import__('unittest').TestSuite([Any('test_a')]).debug()"
+    text = "class TestF:\n    def setup_method(self, method): ...\n    def test_a(self): assert f(2) == 3"
+    assert "__test__.setup_method(None)" in cut(text, None)[0].source
     (test,) = cut("async def test_a():\n    assert await f(2) == 3", None)
     assert test.source.splitlines()[-1] == "__import__('asyncio').run(test_a())"
 
@@ -209,3 +211,15 @@ def test_classes_of_tests():
 def test_what_is_no_plain_data_equals_nothing():
     assert decoded(["other", "ANY"]) != decoded(["other", "ANY"])
     assert Opaque() != 1
+
+
+def test_parametrized_functions():
+    head = "import pytest\n@pytest.mark.parametrize({})\ndef test_a({}):\n    assert f(a) == b\n"
+    text = head.format("'a, b', [(1, 2), ([3], g(4))]", "a, b") + "@pytest.mark.timeout(3)\ndef test_b(): assert f(1)"
+    calls = [test.source.splitlines()[-1] for test in cut(text, None)]
+    assert calls == ["test_a(**{'a': 1, 'b': 2})", "test_a(**{'a': [3], 'b': g(4)})", "test_b()"]
+    (test,) = cut(head.format("('a',), [5]", "a, b=6"), None)
+    assert test.source.splitlines()[-1] == "test_a(**{'a': 5})"
+    for unknown in ("'a', [5]", "names, [(1, 2)]", "'a, b', sets", "'a, b', [pytest.param(1, 2)]"):
+        with pytest.raises(ValueError, match="no assert"):
+            cut(head.format(unknown, "a, b"), None)
