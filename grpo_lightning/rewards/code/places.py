@@ -18,6 +18,23 @@ from grpo_lightning.rewards.code.link import KNOWN_MODULES
 _BUILTINS = frozenset(vars(builtins)) | {"__file__"}
 _INSIDE = frozenset({"globals", "locals", "vars", "eval", "exec", "compile", "open", "input"})
 """Functions that need the solution in the test's process."""
+_CHANGES = frozenset(
+    (
+        "append",
+        "extend",
+        "insert",
+        "remove",
+        "pop",
+        "clear",
+        "sort",
+        "reverse",
+        "add",
+        "discard",
+        "update",
+        "setdefault",
+    )
+)
+"""Methods that change a container."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +219,46 @@ def _needs_solution_inside(body: Sequence[ast.stmt], own: frozenset[str]) -> boo
         decorators = getattr(node, "decorator_list", ())
         if any(_loaded(decorator) - defined - _BUILTINS for decorator in decorators):
             return True
+        if _asks_for_class(node, defined) or _changes_attribute(node):
+            return True
         if isinstance(node, ast.Attribute) and node.attr == "seed":
             return True
         if isinstance(node, ast.Import | ast.ImportFrom) and _is_unknown(node, used):
             return True
     return bool(_INSIDE & used - own)
+
+
+def _asks_for_class(node: ast.AST, defined: set[str]) -> bool:
+    """``x.__class__``, ``type(x).__name__`` and ``type(x) is Class``, where objects of another process have another."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "__class__" or (node.attr == "__name__" and _is_type(node.value))
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "__check__":
+        sides = node.args[1::2]
+    else:
+        return False
+    others = {name for side in sides if not _is_type(side) for name in _loaded(side)}
+    return any(map(_is_type, sides)) and bool(others - defined - _BUILTINS)
+
+
+def _is_type(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type"
+
+
+def _changes_attribute(node: ast.AST) -> bool:
+    """``x.items.append(3)`` and ``x.items[0] = 3``: what comes from another process is a copy."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+        changed: ast.expr = node.func.value
+    elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        changed = node.value
+    else:
+        return False
+    while isinstance(changed, ast.Subscript):
+        changed = changed.value
+    if not isinstance(changed, ast.Attribute):
+        return False
+    return not (isinstance(changed.value, ast.Name) and changed.value.id == "self")
 
 
 def _is_test_class(node: ast.ClassDef) -> bool:

@@ -72,11 +72,12 @@ class CodeTests:
 
     Not paid, therefore: leaving early, printing "passed", changed builtins and modules (``math.isclose``,
     ``numpy.allclose``), objects that are equal or near to everything, reading the expected values. Less holds where a
-    test needs the solution in its own process: it defines classes of its own, seeds a random generator, uses ``open``,
-    ``eval``, ``exec``, ``compile``, ``input``, ``globals``, ``locals``, ``vars`` or a decorator of the solution's, or
-    uses modules such as ``io``, ``sys`` and ``unittest.mock`` or others outside ``link.KNOWN_MODULES``. Its builtins
-    are still Python's and its asserts are reported as above, but there modules can be changed, operators feigned, and
-    values that are no constants found. Where a test compares two objects of the solution's, their class decides.
+    test needs the solution in its own process: it defines classes of its own, seeds a random generator, changes an
+    object's attribute in place (``s.items.append(3)``), asks for an object's class, uses ``open``, ``eval``, ``exec``,
+    ``compile``, ``input``, ``globals``, ``locals``, ``vars`` or a decorator of the solution's, or uses modules such as
+    ``io``, ``sys`` and ``unittest.mock`` or others outside ``link.KNOWN_MODULES``. Its builtins are still Python's and its
+    asserts are reported as above, but there modules can be changed, operators feigned, and values that are no constants
+    found. Where a test compares two objects of the solution's, their class decides.
 
     This is a guard against accidents and the tricks that training finds, not against an attacker: the code may read
     what the trainer's user may read, and use the GPU's devices and sockets in the file system. Without name spaces it
