@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 
+from grpo_lightning.rewards.answers.doubts import DOUBT, is_denied, is_taken_back, is_untrue
 from grpo_lightning.rewards.answers.words import spelled_number
 
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(\{)?|\\.|[{}]", re.DOTALL)
@@ -34,7 +35,7 @@ _ANSWER_HEADING = re.compile(
 _SAID = re.compile(
     r"(?:(?<![A-Za-z])(?:answer|(?:correct|right|best)\s+(?:option|choice)|(?:final\s+)?result|solution)(?![A-Za-z])[*_]*"
     r"(?:\s+to\s+(?:the|this)\s+(?:question|problem))?\s*"
-    r"(?:(?:is|equals|(?:would|should|must|will)\s+be)\b(?:\s+(?:therefore|thus|then|simply|just|exactly|clearly|obviously|indeed|actually|option|choice)\b)*"
+    r"(?:(?:is|equals|(?:would|should|must|will)\s+be)\b(?:\s+(?:therefore|thus|then|simply|just|exactly|clearly|obviously|indeed|actually|certainly|definitely|surely|option|choice)\b)*"
     r"|[:\uff1a=])|答案[*]*\s*(?:应该|应)?[:\uff1a是为]{1,2}|答[:\uff1a]"
     r"|^[ \t*_#]*(?:final\s+)?answer[ \t*_:]*\n+)[ \t*_]*[:\uff1a]?\s*",
     re.IGNORECASE | re.MULTILINE,
@@ -54,23 +55,6 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z$\\])|(?<=[。！？])")
 _THEREFORE = re.compile(
     r"(?:\b(?:so|thus|therefore|hence|consequently|altogether|we get|which means|which gives|finally|^then"
     r"|in conclusion|in total,)\b|^in total|所以|因此|综上|故)[,，:：]?\s*",
-    re.IGNORECASE,
-)
-_DENIED = re.compile(
-    r"(?:(?:\b(?:not|cannot|never|unlikely|hardly|impossible)|n't)(?:\s+(?:to|be|equal|exactly|just|a)\b){0,3}"
-    r"|\b(?:at (?:least|most)|between|no longer|exceeds?|anything but"
-    r"|(?:more|less|fewer|greater|smaller|larger|other) than|close to|nowhere near"
-    r"|over|under|above|below|beyond|near|twice|double|half(?: of)?|divisible by"
-    r"|(?:multiple|factor|divisor|root|square|cube|power) of))(?=\s+[$\d]|\s*$)"
-    r"|\beither\b|不(?:是|为|会|能|可能|等于|应)|[并绝]非|[大小多少]于|至[少多]|最[少多]|超过|可能[是为]",
-    re.IGNORECASE,
-)
-"""Before a number: it is not the answer, or only bounds it, or is what the answer is made from."""
-_DOUBT = re.compile(
-    _DENIED.pattern
-    + r"|\b(?:not|cannot|never|unlikely|hardly|impossible|doubt|unless|if|maybe|perhaps|guess|unknown|least"
-    r"|most|between|more|less|fewer|than|might|could|or|wrong|incorrect|first|step)\b|n't|[?<>≤≥≠]"
-    r"|\\(?:le|ge|ne|lt|gt|neq|leq|geq)(?![a-z])",
     re.IGNORECASE,
 )
 _PLAIN_EQUATION = re.compile(r"(?:^|\s)([a-zA-Z]\s*=\s*[^=\s,;]+(?:\s*[-+*/^]\s*[^=\s,;]+)*)$")
@@ -180,23 +164,31 @@ def said_answer(text: str) -> str | None:
         pass
     if chosen is not None and (last is None or chosen.end() > last.end() + 40):
         return str(chosen[1] or chosen[2])
-    if last is None:
+    if last is None or is_untrue(text[max(0, last.start() - 120) : last.start()].rpartition("\n")[2]):
         return None
     math = _MATH.match(text, last.end())
     if math:
-        return _joined(text, math)
+        answer, end = _joined(text, math)
+        return None if is_taken_back(text[end : end + 200]) else answer
     content = text[last.end() : last.end() + _LONGEST_PROSE].partition("\n")[0]
     content = _SENTENCE_END.split(content, maxsplit=1)[0].strip(" *_")
+    if re.match(r"not\b", content, re.IGNORECASE):
+        return None
     formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
     if len(formulas) == 1 and _PROSE.search(_MATH.sub("", content)):
-        return None if _DENIED.search(_MATH.split(content)[0]) else formulas[0].strip()
-    content = _AFTER_ANSWER.split(content, maxsplit=1)[0].strip(" *_,`")
+        found = _MATH.search(content)
+        doubted = found and (is_denied(content[: found.start()]) or is_taken_back(content[found.end() :]))
+        return None if doubted else formulas[0].strip()
+    cut = _AFTER_ANSWER.search(content)
+    if cut and is_taken_back(content[cut.start() :]):
+        return None
+    content = content[: cut.start() if cut else None].strip(" *_,`")
     told = _PROSE.search(content) or _CHINESE.search(content)
     return (_counted_in(content) if told and not formulas else None) or content or None
 
 
-def _joined(text: str, math: re.Match[str]) -> str:
-    """A formula and those that "or", or a list up to the sentence's end, joins to it."""
+def _joined(text: str, math: re.Match[str]) -> tuple[str, int]:
+    """A formula and those that "or", or a list up to the sentence's end, joins to it; and where they end."""
     found, alternatives, end = [math], False, math.end()
     while joint := _FORMULA_JOINT.match(text, end):
         following = _MATH.match(text, joint.end())
@@ -206,13 +198,30 @@ def _joined(text: str, math: re.Match[str]) -> str:
         alternatives, end = alternatives or joint[1] == "or", following.end()
     if not alternatives and not re.match(r"\s*(?:[.。!]|$)", text[end : end + 20]):
         found = found[:1]
-    return ", ".join(next(group for group in match.groups() if group).strip() for match in found)
+    return ", ".join(map(_inside, found)), found[-1].end()
+
+
+def _inside(math: re.Match[str]) -> str:
+    return next(group for group in math.groups() if group).strip()
+
+
+def _last_formulas(content: str) -> str | None:
+    """The last formula of a sentence and those joined to it; None if the sentence denies them or leaves a choice."""
+    found = list(_MATH.finditer(content))
+    first = len(found) - 1
+    while first and _FORMULA_JOINT.fullmatch(content[found[first - 1].end() : found[first].start()]):
+        first -= 1
+    before = content[found[first - 1].end() if first else 0 : found[first].start()]
+    choice = first and re.search(r"\bor\b", before)
+    if choice or is_denied(before) or is_taken_back(content[found[-1].end() :]):
+        return None
+    return ", ".join(map(_inside, found[first:]))
 
 
 def _counted_in(prose: str) -> str | None:
     """From the only number on: "26 cookies left" of "He has 26 cookies left"; None if in doubt."""
     numbers = list(_NUMBER.finditer(prose))
-    return prose[numbers[0].start() :] if len(numbers) == 1 and not _DOUBT.search(prose) else None
+    return prose[numbers[0].start() :] if len(numbers) == 1 and not DOUBT.search(prose) else None
 
 
 def conclusion(text: str) -> str | None:
@@ -227,18 +236,21 @@ def conclusion(text: str) -> str | None:
     sentences = [sentence for sentence in _SENTENCE.split(lines[-1]) if sentence.strip()]
     last = sentences[-1] if sentences else ""
     said = _THEREFORE.split(last)
-    if (len(said) == 1 and (len(sentences) > 1 or len(lines) > 1)) or _DOUBT.search(last):
+    if (len(said) == 1 and (len(sentences) > 1 or len(lines) > 1)) or DOUBT.search(last):
         return None
     clause = said[-1].strip(" ,.!。*_")
-    formulas = [next(group for group in groups if group) for groups in _MATH.findall(clause)]
+    formulas = list(_MATH.finditer(clause))
     outside = _MATH.sub(" ", clause)
     if formulas:
-        return formulas[0].strip() if len(formulas) == 1 and not _NUMBER.search(outside) else None
+        alone = len(formulas) == 1 and not _NUMBER.search(outside)
+        return _inside(formulas[0]) if alone and not is_taken_back(clause[formulas[0].end() :]) else None
     equation = _PLAIN_EQUATION.search(outside)
     if equation:
         return equation[1].strip()
-    numbers = _NUMBER.findall(outside)
-    return numbers[0] if len(numbers) == 1 and not re.search(r"\d", outside.replace(numbers[0], "", 1)) else None
+    numbers = list(_NUMBER.finditer(outside))
+    if len(numbers) != 1 or is_taken_back(outside[numbers[0].end() :]):
+        return None
+    return None if re.search(r"\d", outside.replace(numbers[0].group(), "", 1)) else numbers[0].group()
 
 
 def _inner(content: str) -> str:
@@ -256,13 +268,12 @@ def _inner(content: str) -> str:
         return _counted_in(content) or content
     if not _PROSE.search(_MATH.sub("", content)):
         return content
-    if _DENIED.search(content):
+    if _MATH.search(content):
+        return _last_formulas(content) or content
+    numbers = list(_NUMBER.finditer(content))
+    if len(numbers) != 1 or is_denied(content[: numbers[0].start()]) or is_taken_back(content[numbers[0].end() :]):
         return content
-    formulas = [next(group for group in groups if group) for groups in _MATH.findall(content)]
-    if formulas:
-        return formulas[-1]
-    numbers = _NUMBER.findall(content)
-    return numbers[0] if len(numbers) == 1 else content
+    return numbers[0].group()
 
 
 def _is_spelled(text: str) -> bool:
