@@ -75,9 +75,9 @@ class CodeTests:
     test needs the solution in its own process: it defines classes of its own, seeds a random generator, changes an
     object's attribute in place (``s.items.append(3)``), asks for an object's class, uses ``open``, ``eval``, ``exec``,
     ``compile``, ``input``, ``globals``, ``locals``, ``vars`` or a decorator of the solution's, or uses modules such as
-    ``io``, ``sys`` and ``unittest.mock`` or others outside ``link.KNOWN_MODULES``. Its builtins are still Python's and its
-    asserts are reported as above, but there modules can be changed, operators feigned, and values that are no constants
-    found. Where a test compares two objects of the solution's, their class decides.
+    ``io``, ``sys`` and ``unittest.mock`` or others outside ``link.KNOWN_MODULES``. Its builtins are still Python's and
+    its asserts are reported as above, but there modules can be changed, operators feigned, and values that are no
+    constants found. Where a test compares two objects of the solution's, their class decides.
 
     This is a guard against accidents and the tricks that training finds, not against an attacker: the code may read
     what the trainer's user may read, and use the GPU's devices and sockets in the file system. Without name spaces it
@@ -143,7 +143,7 @@ class CodeTests:
             completions: texts or chat messages.
             entry_point: HumanEval's column.
             log_count: given ``timeouts``: completions of which a test was too slow, or was not run for lack of time;
-                and ``unreadable_tests``: completions of rows whose tests are in none of the forms.
+                and ``unreadable_tests``: completions of rows whose tests are in none of the forms, or would check nothing.
             columns: the data columns.
         """
         entries = entry_point or [None] * len(completions)
