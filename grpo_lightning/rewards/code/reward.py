@@ -143,7 +143,7 @@ class CodeTests:
             completions: texts or chat messages.
             entry_point: HumanEval's column.
             log_count: given ``timeouts``: completions of which a test was too slow, or was not run for lack of time;
-                and ``unreadable_tests``: completions of rows whose tests are in none of the forms, or would check nothing.
+                and ``unreadable_tests``: completions of rows whose tests are in none of the forms, or check nothing.
             columns: the data columns.
         """
         entries = entry_point or [None] * len(completions)

@@ -2,8 +2,9 @@
 
 It is started without the packages' ``__init__`` (see ``runs.START``), speaks length-prefixed JSON, confines itself as
 far as the system allows and then forks one child for each case. The child drops what rights are left, sets its limits,
-loads the solution and only then is told the test. When a case is over, every process that it started is killed. Nothing
-here knows an expected value: outputs and values go back to the trainer, which compares them.
+loads the solution and only then is told the test, or answers another child that runs it. When a case is over, every
+process that it started is killed. Nothing in the solution's process knows an expected constant: outputs and values go
+back to the trainer, which compares them.
 """
 
 from __future__ import annotations
