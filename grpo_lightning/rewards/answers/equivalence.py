@@ -20,6 +20,7 @@ import re
 from fractions import Fraction
 
 from grpo_lightning.rewards.answers.comparison import Oracle, compare
+from grpo_lightning.rewards.answers.doubts import is_taken_back
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import read_number, same_number, without_units
 from grpo_lightning.rewards.answers.readings import read, read_answer, same_reading
@@ -101,7 +102,7 @@ def _same_choice(gold: str, answer: str) -> bool | None:
         return found[1] == letter
     found = _CHOICE_WITH_TEXT.fullmatch(answer)
     if found:
-        if _MORE_CHOICES.fullmatch(found[4]):
+        if _MORE_CHOICES.fullmatch(found[4]) or is_taken_back(found[4]):
             return False
         return letter in found.groups()[:3] and (text is None or _closed_up(found[4]) == _closed_up(text[4]))
     lower = _LOWER_CHOICE.fullmatch(answer)

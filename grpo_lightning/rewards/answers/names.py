@@ -11,7 +11,7 @@ import re
 
 from grpo_lightning.rewards.answers.shapes import NAME
 from grpo_lightning.rewards.answers.splitting import matching
-from grpo_lightning.rewards.answers.words import spelled_number
+from grpo_lightning.rewards.answers.words import changes_number, spelled_number
 
 LONGEST_NAME = 200
 """Characters; a longer side is no name."""
@@ -19,10 +19,11 @@ LONGEST_NAME = 200
 _CONSTANTS = frozenset(("e", "i", r"\pi", r"\infty", r"\emptyset"))
 _OPERATOR = re.compile(r"\\(?:lim|sum|prod|int|iint|oint|max|min|sup|inf|det|deg|dim|gcd|lcm|Pr|arg)(?![a-z])")
 """What such a sign stands before is a value, whatever its letters mean."""
-_FUNCTION = re.compile(
-    r"\\(?:sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|log|ln|lg|exp)(?![a-z])\s*(?:_\s*\{?\w+\}?)?"
-    r"\s*(?:\^\s*\{?\d\}?)?\s*"
+_ANGLE = re.compile(
+    r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])\s*(?:\^\s*\{?\d\}?)?\s*[({]?\s*\d*\s*"
+    r"(?:[A-Z]+|\\(?:measured)?angle\s*\{?[A-Za-z]+\}?|\\(?:theta|alpha|beta|gamma|phi|varphi|delta|omega))\s*[)}]?"
 )
+"""A function of an angle, ``\\tan\\theta``."""
 _UNKNOWN = re.compile(r"(?<![\\A-Za-z])[xyz](?![A-Za-z_])")
 _UNKNOWNS = re.compile(r"[a-z]?[xyz]{1,3}")
 """A product of unknowns, ``xy``, or with a letter before it, ``ax``."""
@@ -30,10 +31,11 @@ _NORM = re.compile(
     r"\\lvert(.+?)\\rvert|\\l?Vert(.+?)\\r?Vert|\\\|(.+?)\\\||\|([^|]+)\||\\lfloor(.+?)\\rfloor|\\lceil(.+?)\\rceil"
 )
 _ONE = re.compile(
-    r"\[[A-Z]{3,}\]|m\s*\\angle\s*\{?[A-Za-z]+\}?|[A-Za-z]\s*\^\s*\{?\s*\\(?:cdot|ast|star)\s*\}?|[A-Z]{2,}\s*\^\s*\{?\d\}?"
-    r"|⟦.*⟧[\sA-Z\\a-z()]*"
+    r"\[[A-Z]{3,}\]|m?\s*\\(?:measured)?angle\s*\{?[A-Za-z]+\}?|[A-Za-z]\s*\^\s*\{?\s*\\(?:cdot|ast|star)\s*\}?|[A-Z]{2,}\s*\^\s*\{?\d\}?"
+    r"|[A-Za-z]\^\{\(\w+\)\}\s*\(.*\)|\([A-Za-z]\s*\\circ\s*[A-Za-z]\)\s*\(.*\)"
+    r"|z\s*\\(?:bar|overline)\s*\{?z\}?|\\(?:bar|overline)\s*\{?z\}?\s*z|\\angle\s*\d|⟦.*⟧[\sA-Z\\a-z()]*"
 )
-"""Names with signs of their own: an area, an angle's measure, an optimum, a squared length, words and an object."""
+"""Names with signs of their own: an area, an angle's measure, an optimum, a squared length, a derivative, a norm."""
 _CALLED = re.compile(
     r"(\\?[A-Za-z]+|\\math[a-z]+\{[A-Z]\})\s*'*(?:_\s*(?:\w|\{[^{}]*\}))?(?:\^\s*\{\s*-1\s*\})?\s*([(\[])(.*)[)\]]"
 )
@@ -44,7 +46,11 @@ _ATOM = re.compile(
 )
 _INDEX = re.compile(r"\s*'*_\s*(?:\w|\{[^{}]*\})")
 _ARGUMENTS = re.compile(r"\s*[(\[][^()\[\]]*(?:\([^()]*\)[^()\[\]]*)*[)\]]")
-_ARITHMETIC = frozenset((r"\frac", r"\cdot", r"\times", r"\sqrt", r"\div", r"\cap", r"\cup", r"\circ", r"\mid"))
+_ARITHMETIC = frozenset(
+    "\\" + name
+    for names in ("frac binom cdot times sqrt div cap cup circ mid pm", "sin cos tan cot sec csc log ln exp")
+    for name in names.split()
+)
 
 
 def names_value(side: str) -> bool:
@@ -54,27 +60,24 @@ def names_value(side: str) -> bool:
         return False
     if _OPERATOR.match(text):
         return True
-    if "⟦" in text and any(_is_number(words) for words in re.findall(r"⟦[^⟦⟧]*⟧", text)):
-        return False
-    function = _FUNCTION.match(text)
-    if function:
-        argument = text[function.end() :]
-        return bool(re.search(r"[A-Za-z]", argument)) and not _UNKNOWN.search(argument) and _has_names(argument)
+    for words in re.finditer(r"⟦[^⟦⟧]*⟧", text):
+        if _is_number(words.group()) or (words.start() and changes_number(words.group())):
+            return False
     norm = _NORM.fullmatch(text)
     if norm:
         inside = next(group for group in norm.groups() if group)
         return re.search(r"[A-Za-z]", inside) is not None and not re.search(r"(?<![\\A-Za-z])[xy](?![A-Za-z_])", inside)
     called = _CALLED.fullmatch(text)
-    if called and matching(text, called.start(2)) == len(text) - 1:
+    if called and matching(text, called.start(2)) == len(text) - 1 and called[1] not in _ARITHMETIC:
         return _is_call(called[1], called[3])
-    if NAME.fullmatch(text):
+    if NAME.fullmatch(text) and not called:
         return len(text) == 1 or not _UNKNOWNS.fullmatch(text)
-    return _ONE.fullmatch(text) is not None or _is_term(text)
+    return _ONE.fullmatch(text) is not None or _ANGLE.fullmatch(text) is not None or _is_term(text)
 
 
 def _is_call(function: str, argument: str) -> bool:
     """``f(2)``, ``E[X]``; ``n(n+1)`` and ``x(y+1)`` are products."""
-    again = re.search(rf"(?<![A-Za-z\\]){re.escape(function)}(?![A-Za-z])", argument)
+    again = re.search(rf"(?<![A-Za-z\\]){re.escape(function)}(?!\s*[A-Za-z(])", argument)
     return not again and function not in _CONSTANTS and not (function in ("x", "y", "z") and _UNKNOWN.search(argument))
 
 
@@ -84,10 +87,6 @@ def _is_number(words: str) -> bool:
     return spelled_number(bare) is not None or re.match(r"(?:half|twice|double|not)\b", bare) is not None
 
 
-def _has_names(text: str) -> bool:
-    return any(atom not in _CONSTANTS and atom not in _ARITHMETIC for atom in _ATOM.findall(text))
-
-
 def _is_term(text: str) -> bool:
     """A term in two names or more, none of them an unknown."""
     names: set[str] = set()
@@ -95,7 +94,7 @@ def _is_term(text: str) -> bool:
     while position < len(text):
         match = _ATOM.match(text, position)
         if match is None:
-            if not re.match(r"[\d\s+\-*/^!(){}\[\]|.,'°⟦⟧]", text[position]):
+            if not re.match(r"[\d\s+\-*/^_!(){}\[\]|.,'°⟦⟧]", text[position]):
                 return False
             position += 1
             continue

@@ -51,9 +51,9 @@ _PARTS = (
 _CHANGES_NUMBER = re.compile(
     rf"\b(?:(?:{_NUMERALS})\b(?!-)|(?:{_PARTS})s\b|halves\b|(?:{_PARTS})$"
     r"|(?:squared|cubed|factorial|doubled|tripled|quadrupled|halved|negated|point|over|plus|minus|modulo|mod|divided"
-    r"|multiplied|lakhs?|crores?|myriads?|googols?|maybe|perhaps|possibly|probably|(?:to|raised) the power)\b"
-    r"|(?:score|gross|root|power|times ten|negative|imaginary|false|wrong|incorrect|invalid|impossible|unsure"
-    r"|unlikely|inverse|reciprocal|below|above)$)"
+    r"|multiplied|lakhs?|crores?|myriads?|googols?|maybe|perhaps|possibly|probably|(?:to|raised) the power)\b(?!-)"
+    r"|(?:score|gross|tens|repeating|root|power|times ten|negative|imaginary|false|wrong|incorrect|invalid|impossible"
+    r"|unsure|unlikely|inverse|reciprocal|below|above)$)"
 )
 _DOUBTS = re.compile(
     r"\b(?:not?|never|or|nor|and|but|if|more|less|fewer|most|least|under|guess\w*|unless|might|could|may|wrong|false"
