@@ -46,7 +46,7 @@ _CHOSEN = re.compile(
 )
 _AFTER_ANSWER = re.compile(
     r",?\s+(?:because|since|as|which|where|so|but|i\.e\.|not)\b|,\s+(?=(?:not|i\.e|that is)\b)"
-    r"|\s+\((?:since|because|as|which|i\.e)\b"
+    r"|,?\s+and\s+(?=(?:we|hence|thus|so|this)\b)|\s+\((?:since|because|as|which|i\.e)\b"
     r"|[，,]\s*(?:而?不是|因为)|\s+[-–—]\s+(?=[A-Za-z])|\?(?=\s|$)",
     re.IGNORECASE,
 )
