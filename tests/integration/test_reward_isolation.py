@@ -70,7 +70,10 @@ def test_one_worker_serves_all_calls_that_ask_for_one(pool):
     pool.run(time.sleep, [(0.1,)] * 4)
     assert pool.run(os.getpid, [()], workers=1)[0].value in pids
     assert _children_of(pool._template.process.pid) == 1
-    os.kill(pids.pop(), signal.SIGKILL)  # as the kernel does where memory is short
+    pid = pids.pop()
+    os.kill(pid, signal.SIGKILL)  # as the kernel does where memory is short
+    while _alive(pid):
+        time.sleep(0.01)
     assert pool.run(operator.add, [(1, 2)], workers=1)[0].value == 3
 
 

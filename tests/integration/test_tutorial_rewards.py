@@ -53,7 +53,7 @@ def test_tutorials_signatures(chat: Path, questions: Path, tmp_path: Path, capsy
         scores = line["rewards"]
         assert scores["digits_reward_func"] == 0.5 * any(c.isdigit() for c in line["completion"])
         assert scores["columns_reward_func"] == len(line["answer"])
-        assert scores["length_reward"] == scores["partial"] - 1.0  # a partial has no name of its own
+        assert scores["length_reward"] == scores["_limited"] - 1.0  # a partial has its function's name
         assert scores["positional_reward_func"] * 8 <= 4 or scores["length_reward"] == -1.0
         assert line["reward"] == pytest.approx(sum(scores.values()))
 
