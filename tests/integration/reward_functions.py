@@ -1,16 +1,20 @@
-"""Reward functions in TRL's form, as users write them; tests name them by dotted path."""
+"""Reward functions in TRL's form; tests name them by dotted path.
+
+Many are inline: a process for each would cost every run a second.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from grpo_lightning.rewards import best, gold_reader
+from grpo_lightning.rewards import best, gold_reader, inline
 
 
 def _text(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[0]["content"]
 
 
+@inline
 def share_of_digits(completions: list[Any], **kwargs: Any) -> list[float]:
     """How much of a completion is digits: a random model gets varied scores."""
     texts = [_text(completion) for completion in completions]
@@ -23,15 +27,18 @@ def raises(completions: list[Any], **kwargs: Any) -> list[float]:
     raise error
 
 
+@inline
 def needs_level(completions: list[Any], level: list[int], **kwargs: Any) -> list[float]:
     return [float(number) for number in level]
 
 
+@inline
 def begins_with_a_digit(completions: list[Any], **kwargs: Any) -> list[float]:
     """A rule that a random model meets now and then."""
     return [float(_text(completion)[:1].isdigit()) for completion in completions]
 
 
+@inline
 def never(completions: list[Any], **kwargs: Any) -> list[float]:
     return [0.0] * len(completions)
 
