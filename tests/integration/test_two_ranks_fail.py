@@ -59,7 +59,9 @@ def test_the_first_rank_fails_in_its_sampler_under_torchrun(tiny: Path, tmp_path
     ending = ended(
         started(tiny, tmp_path, torchrun(), *options, fails="0:stopped"), wait_for=tmp_path / "run" / "metrics.csv"
     )
-    assert reasons(ending) == ["stopped: x in the engine"]
+    # torchrun ends the other rank by SIGTERM, which may come before or after it has noticed by itself.
+    said = [line for line in reasons(ending) if line != "[rank: 1] stopped: by SIGTERM"]
+    assert said == ["stopped: x in the engine"]
 
 
 def test_all_ranks_find_the_same_mistake_and_one_says_so(tiny: Path, tmp_path: Path) -> None:
