@@ -26,15 +26,6 @@ def wrong(rows: list[tuple[str, str]], wanted: float | None) -> list[Any]:
     return [(score, *row) for row, score in zip(rows, scores(rows), strict=True) if score != wanted]
 
 
-@pytest.fixture(params=["name spaces", "plain"])
-def confined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    wanted = request.param == "name spaces"
-    if wanted and not runs.name_spaces_work():
-        pytest.skip("no name spaces here")
-    monkeypatch.setattr(runs, "name_spaces_work", lambda: wanted)
-    return wanted
-
-
 # --- tests that are run -----------------------------------------------------------------------------------------------
 
 WRONG, RIGHT = "def f(x): return 0", "def f(x): return x + 1"

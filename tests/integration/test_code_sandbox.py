@@ -39,15 +39,6 @@ def score(code: str, tests: object = None, **settings: object) -> float | None:
     return result
 
 
-@pytest.fixture(params=["name spaces", "plain"])
-def confined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    wanted = request.param == "name spaces"
-    if wanted and not runs.name_spaces_work():
-        pytest.skip("no name spaces here")
-    monkeypatch.setattr(runs, "name_spaces_work", lambda: wanted)
-    return wanted
-
-
 def left_behind(mark: str) -> list[str]:
     """Command lines of live processes with the mark in them."""
     found = []
