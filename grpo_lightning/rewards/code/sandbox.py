@@ -239,11 +239,13 @@ def main() -> None:
     channel = socket.socket(fileno=0)
     signal.signal(signal.SIGTERM, _ended)
     prctl(DEATH_SIGNAL, signal.SIGTERM)
-    with contextlib.suppress(EOFError, OSError):
+    pid, folder = 0, ""
+    try:
         while True:
             job = receive(channel)
             if os.getppid() != job["parent"]:
                 return
+            folder = job["folder"]
             pid = os.fork()
             if pid == 0:
                 try:
@@ -251,13 +253,18 @@ def main() -> None:
                         _serve(job, channel)
                 finally:
                     os._exit(0)
-            try:
-                os.waitpid(pid, 0)
-            except SystemExit:  # the trainer is gone, and cannot remove the folder
+            os.waitpid(pid, 0)
+            pid = 0
+    except (EOFError, OSError):  # the trainer wants no more, or is gone and its death signal still to come
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if pid:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it may just have ended
                 os.kill(pid, signal.SIGTERM)
                 os.waitpid(pid, 0)
-                _remove(job["folder"])
-                raise
+        if folder:  # a trainer that is gone cannot remove it
+            _remove(folder)
 
 
 def _remove(folder: str) -> None:
