@@ -185,20 +185,28 @@ def _run(job: dict[str, Any], number: int, request: dict[str, Any], channel: soc
     """Run one case and answer."""
     case = _Case(job, number, channel, request["input"])
     try:
-        marker = None
-        if request["input"] is None:
-            status = case.wait(b"loaded\n")
-            if status != "done":
-                send(channel, {"status": status, "loaded": False})
-                return
-            send(channel, {"loaded": True})
-            marker = case.tell(receive(channel)) + b"done\n"
-        status = case.wait(marker)
-        nonce = b"" if marker is None else marker[:-5]
-        lines = bytes(case.written) if marker is None else _reports(case.written, nonce)
-        send(channel, {"status": status, "written": lines.decode("latin-1")})
-    finally:
+        try:
+            _answer(case, channel, program=request["input"] is not None)
+        finally:
+            case.end()
+    except SystemExit:  # the death signal, which comes once, may fall into the clearing up
         case.end()
+        raise
+
+
+def _answer(case: _Case, channel: socket.socket, *, program: bool) -> None:
+    marker = None
+    if not program:
+        status = case.wait(b"loaded\n")
+        if status != "done":
+            send(channel, {"status": status, "loaded": False})
+            return
+        send(channel, {"loaded": True})
+        marker = case.tell(receive(channel)) + b"done\n"
+    status = case.wait(marker)
+    nonce = b"" if marker is None else marker[:-5]
+    lines = bytes(case.written) if marker is None else _reports(case.written, nonce)
+    send(channel, {"status": status, "written": lines.decode("latin-1")})
 
 
 def _reports(written: bytearray, nonce: bytes) -> bytes:
@@ -231,40 +239,57 @@ def _ended(*_: object) -> None:
     sys.exit(1)  # the finally-clauses clear up
 
 
-def main() -> None:
-    """Fork a process for each completion, one after the other, until the trainer closes its end or is gone.
+class _Completions:
+    """Forks a process for each completion, one after the other, until the trainer closes its end or is gone.
 
     Forks of this small process take a millisecond or two, where a new interpreter takes twenty.
     """
-    channel = socket.socket(fileno=0)
-    signal.signal(signal.SIGTERM, _ended)
-    prctl(DEATH_SIGNAL, signal.SIGTERM)
-    pid, folder = 0, ""
-    try:
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.pid = 0
+        self.folder = ""
+
+    def run(self) -> None:
         while True:
-            job = receive(channel)
+            job = receive(self.channel)
             if os.getppid() != job["parent"]:
                 return
-            folder = job["folder"]
-            pid = os.fork()
-            if pid == 0:
+            self.folder = job["folder"]
+            self.pid = os.fork()
+            if self.pid == 0:
                 try:
                     with contextlib.suppress(EOFError, OSError):
-                        _serve(job, channel)
+                        _serve(job, self.channel)
                 finally:
                     os._exit(0)
-            os.waitpid(pid, 0)
-            pid = 0
-    except (EOFError, OSError):  # the trainer wants no more, or is gone and its death signal still to come
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if pid:
+            os.waitpid(self.pid, 0)
+            self.pid = 0
+
+    def end(self) -> None:
+        """A trainer that is gone cannot remove the folder."""
+        if self.pid:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it may just have ended
-                os.kill(pid, signal.SIGTERM)
-                os.waitpid(pid, 0)
-        if folder:  # a trainer that is gone cannot remove it
-            _remove(folder)
+                os.kill(self.pid, signal.SIGTERM)
+                os.waitpid(self.pid, 0)
+        if self.folder:
+            _remove(self.folder)
+
+
+def main() -> None:
+    """Serve the trainer at the other end of standard input."""
+    completions = _Completions(socket.socket(fileno=0))
+    signal.signal(signal.SIGTERM, _ended)
+    prctl(DEATH_SIGNAL, signal.SIGTERM)
+    try:
+        try:
+            with contextlib.suppress(EOFError, OSError):
+                completions.run()
+        finally:
+            completions.end()
+    except SystemExit:  # the death signal, which comes once, may fall into the clearing up
+        completions.end()
+        raise
 
 
 def _remove(folder: str) -> None:
