@@ -147,6 +147,14 @@ class RolloutBatch(SequenceBatch):
     """Under the reference policy; None if the objective has no KL term, ``[B, T]``."""
     sampling_logprobs: Tensor | None = None
     """As the sampler reported them, ``[B, T]``."""
+    entropy_mask: Tensor | None = None
+    """1 on the tokens whose entropy is high enough to be learned from; None where all are, ``[B, T]``."""
+    length_quartile: Tensor | None = None
+    """Quarter of the rollout's completions of all ranks, by length, that a row belongs to: 0 for the shortest, ``[B]``."""
+    values: Tensor | None = None
+    """The critic's value of each position before these updates; None without a critic, ``[B, T]``."""
+    returns: Tensor | None = None
+    """What the critic's values are to become; None without a critic, ``[B, T]``."""
 
 
 BatchT = TypeVar("BatchT", bound=SequenceBatch)

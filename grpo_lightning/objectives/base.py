@@ -14,12 +14,17 @@ class TokenLoss(NamedTuple):
     """What an objective says of each token."""
 
     values: Tensor
-    """To be minimized; entries where ``completion_mask`` is 0 are ignored, ``[B, T]``."""
+    """The policy's term, to be minimized; entries where ``completion_mask`` is 0 are ignored, ``[B, T]``."""
     metrics: dict[str, Tensor]
     """Figures to log as their mean over the tokens that reached the backward pass, each ``[B, T]``."""
     shares: dict[str, Tensor] | None = None
     """Figures to log as their mean over *all* trained tokens of the optimizer step, where a token whose sequence was
     left out counts as 0 (a clip ratio: what has no advantage is not clipped), each ``[B, T]``."""
+    penalty: Tensor | None = None
+    """Added to the policy's term after the latter was corrected for the sampler's mismatch and confined to tokens of high
+    entropy, which do not concern it: β · KL; None is nothing, ``[B, T]``."""
+    sequence_sums: dict[str, Tensor] | None = None
+    """Figures to log summed over a sequence's tokens and averaged over sequences, each ``[B, T]``."""
 
 
 class Objective(ABC):
