@@ -7,12 +7,14 @@ hold the groups of all ranks, so a mean over the batch is the mean over all rank
 
 from __future__ import annotations
 
+from grpo_lightning.advantages.batch import batch_normalized, reinforce_pp_baseline
 from grpo_lightning.advantages.group import (
     AdvantageEstimator,
     decoupled,
     group_centered,
     group_normalized,
     group_std,
+    leave_one_out,
     per_step,
     zero_spread,
 )
@@ -23,10 +25,13 @@ __all__ = [
     "ReinforcePlusPlus",
     "TokenCredit",
     "TokenEstimator",
+    "batch_normalized",
     "decoupled",
     "group_centered",
     "group_normalized",
     "group_std",
+    "leave_one_out",
     "per_step",
+    "reinforce_pp_baseline",
     "zero_spread",
 ]

@@ -49,6 +49,20 @@ def group_centered(rewards: Tensor) -> Tensor:
     return torch.where(known & _has_spread(rewards), centered, 0.0).to(rewards.dtype)
 
 
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """r_i less the mean of the *other* rewards of its group (RLOO, arXiv 2402.14740).
+
+    A baseline that does not depend on the completion itself, so it leaves the policy gradient unbiased:
+    A_i = r_i - sum_{j != i} r_j / (n - 1) = n / (n - 1) · (r_i - mean(r)) with n known rewards.
+
+    Arguments and errors as in ``group_normalized``.
+    """
+    centered, _, known = _statistics(rewards)
+    count = known.sum(dim=1, keepdim=True)
+    advantages = centered * (count / (count - 1).clamp(min=1))
+    return torch.where(known & _has_spread(rewards), advantages, 0.0).to(rewards.dtype)
+
+
 def decoupled(
     terms: Sequence[Tensor], *, weights: Sequence[float], estimator: AdvantageEstimator, eps: float = 1e-4
 ) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from grpo_lightning.advantages.group import ROUNDING_NOISE
+from grpo_lightning.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,8 @@ class ReinforcePlusPlus(TokenEstimator):
     """
 
     def __init__(self, *, gamma: float = 1.0, eps: float = 1e-4) -> None:
+        if not 0 < gamma <= 1:
+            raise UserError(f"--rollout.advantages.gamma {gamma}: a discount per token lies above 0 and at most at 1")
         self.gamma = gamma
         self.eps = eps
 

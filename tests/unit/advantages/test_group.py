@@ -9,7 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_lightning.advantages import decoupled, group_centered, group_normalized, group_std, per_step, zero_spread
+from grpo_lightning.advantages import (
+    decoupled,
+    group_centered,
+    group_normalized,
+    group_std,
+    leave_one_out,
+    per_step,
+    zero_spread,
+)
 from grpo_lightning.errors import UserError
 
 NAN = math.nan
@@ -33,7 +41,14 @@ def test_centered_divides_by_nothing() -> None:
     assert group_centered(rewards).tolist() == [[0.75, -0.25, -0.25, -0.25], [6.0, -2.0, -2.0, -2.0]]
 
 
-@pytest.mark.parametrize("estimator", [group_normalized, group_centered])
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    rewards = torch.tensor([[1.0, 0, 0, 2.0], [1.0, 0.5, NAN, NAN], [NAN, NAN, 7.0, NAN]])
+    # 1 - (0 + 0 + 2)/3, 0 - (1 + 0 + 2)/3, the same, 2 - 1/3; two known: 1 - 0.5 and 0.5 - 1; one has no others.
+    expected = [[1 / 3, -1.0, -1.0, 5 / 3], [0.5, -0.5, 0.0, 0.0], [0.0] * 4]
+    assert leave_one_out(rewards).tolist() == _rows(torch.tensor(expected))
+
+
+@pytest.mark.parametrize("estimator", [group_normalized, group_centered, leave_one_out])
 def test_each_prompt_has_its_own_baseline_whatever_the_order(estimator) -> None:
     rewards = torch.tensor([[1.0, 0.0], [1.0, 1.0], [5.0, 7.0]])
     advantages = estimator(rewards)
@@ -48,7 +63,7 @@ def test_the_same_question_twice_in_a_batch_stays_two_groups() -> None:
     assert group_centered(torch.tensor([[1.0, 0.0], [0.0, 0.0]])).tolist() == [[0.5, -0.5], [0.0, 0.0]]
 
 
-@pytest.mark.parametrize("estimator", [group_normalized, group_centered])
+@pytest.mark.parametrize("estimator", [group_normalized, group_centered, leave_one_out])
 @pytest.mark.parametrize(
     "group",
     [
@@ -81,7 +96,7 @@ def test_a_missing_reward_is_left_out_and_has_no_advantage() -> None:
     assert zero_spread(rewards).tolist() == [False, True, True]
 
 
-@pytest.mark.parametrize("function", [group_normalized, group_centered, group_std])
+@pytest.mark.parametrize("function", [group_normalized, group_centered, leave_one_out, group_std])
 def test_a_group_of_one_is_refused(function) -> None:
     with pytest.raises(UserError, match=r"--rollout\.group_size 1"):
         function(torch.tensor([[1.0], [0.0]]))
@@ -99,11 +114,12 @@ def test_keeps_the_dtype_of_the_rewards() -> None:
 )
 def test_advantages_sum_to_zero_and_ignore_an_offset(group: list[int], shift: int, factor: float) -> None:
     rewards = torch.tensor([group], dtype=torch.float64)
-    for estimator in (group_normalized, group_centered):
+    for estimator in (group_normalized, group_centered, leave_one_out):
         advantages = estimator(rewards)
         assert advantages.sum().item() == pytest.approx(0.0, abs=1e-9)
         torch.testing.assert_close(estimator(rewards + shift), advantages, rtol=0, atol=1e-9)
-    torch.testing.assert_close(group_centered(rewards * factor), group_centered(rewards) * factor)
+    for estimator in (group_centered, leave_one_out):
+        torch.testing.assert_close(estimator(rewards * factor), estimator(rewards) * factor)
 
 
 # --- several rewards, and rewards per step --------------------------------------------------------------------------
