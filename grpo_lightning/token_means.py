@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ class TokenMeans:
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], Tensor] = {}
-        self._maxima: dict[str, Tensor] = {}
+        self._extremes: dict[tuple[str, str], Tensor] = {}
+        self._formulas: dict[str, tuple[Callable[..., float], int]] = {}
         self._tokens = torch.zeros((), dtype=torch.float64)
 
     def add(self, means: dict[str, Tensor], mask: Tensor, *, shares: dict[str, Tensor] | None = None) -> None:
@@ -35,10 +38,29 @@ class TokenMeans:
             for name, value in values.items():
                 self._add(kind, name, masked_sum(value.detach().double(), mask))
 
+    def add_mean(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Count entries towards the mean ``name``, which has a denominator of its own: Σ mask (0 if that is 0).
+
+        Args:
+            name: of the figure.
+            values: of tokens, sequences or anything else.
+            mask: 1 where a value counts, same shape.
+        """
+        self.add_sums(name, quotient, masked_sum(values.detach().double(), mask), mask.sum(dtype=torch.float64))
+
+    def add_sums(self, name: str, formula: Callable[..., float], *sums: Tensor) -> None:
+        """Keep ``sums``, scalars; ``name`` is ``formula`` of their totals over all micro-batches and ranks."""
+        self._formulas[name] = formula, len(sums)
+        for number, value in enumerate(sums):
+            self._add(f"sum {number}", name, value.detach().double())
+
     def add_max(self, name: str, values: Tensor, mask: Tensor) -> None:
-        """Keep the largest entry under ``mask`` (0 if there is none) as ``name``; arguments as in ``add``."""
-        largest = torch.where(mask > 0, values.detach().double(), -torch.inf).max().cpu()
-        self._maxima[name] = torch.maximum(self._maxima.get(name, largest), largest)
+        """Keep the largest entry under ``mask`` (0 if there is none) as ``name``; arguments as in ``add_mean``."""
+        self._add_extreme("max", name, values.detach().double(), mask)
+
+    def add_min(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Keep the smallest entry under ``mask`` (0 if there is none) as ``name``; arguments as in ``add_mean``."""
+        self._add_extreme("min", name, -values.detach().double(), mask)
 
     def add_total(self, name: str, value: Tensor) -> None:
         """Add a scalar to the plain sum ``name``."""
@@ -53,20 +75,33 @@ class TokenMeans:
         Raises:
             UserError: if ranks added figures of different names, which cannot be summed.
         """
-        keys = sorted(self._sums)
-        if not ranks.all_agree(repr((keys, sorted(self._maxima)))):
+        keys, extremes = sorted(self._sums), sorted(self._extremes)
+        if not ranks.all_agree(repr((keys, extremes))):
             raise UserError(
                 "--model.objective: its metrics and shares must have the same names on every rank and in every step; "
-                f"one rank has {', '.join(name for _, name in keys)}, another has others"
+                f"one rank has {', '.join(sorted({name for _, name in keys}))}, another has others"
             )
-        totals = ranks.all_sum(torch.stack([self._tokens, *(self._sums[key] for key in keys)]))
-        divisor = {"mean": max(float(totals[0]), 1.0), "share": max(all_tokens, 1.0), "total": 1.0}
-        figures = {name: float(sum_) / divisor[kind] for (kind, name), sum_ in zip(keys, totals[1:], strict=True)}
-        for name in sorted(self._maxima):
-            largest = float(ranks.all_max(self._maxima[name]))
-            figures[name] = 0.0 if largest == -torch.inf else largest
+        sums = ranks.all_sum(torch.stack([self._tokens, *(self._sums[key] for key in keys)])).tolist()
+        totals = dict(zip(keys, sums[1:], strict=True))
+        divisor = {"mean": max(sums[0], 1.0), "share": max(all_tokens, 1.0), "total": 1.0}
+        figures = {name: total / divisor[kind] for (kind, name), total in totals.items() if kind in divisor}
+        for name, (formula, count) in self._formulas.items():
+            figures[name] = formula(*(totals[f"sum {number}", name] for number in range(count)))
+        if extremes:
+            largest = ranks.all_max(torch.stack([self._extremes[key] for key in extremes])).tolist()
+            for (kind, name), value in zip(extremes, largest, strict=True):
+                figures[name] = 0.0 if value == -torch.inf else value if kind == "max" else -value
         return figures
 
     def _add(self, kind: str, name: str, value: Tensor) -> None:
         value = value.cpu()
         self._sums[kind, name] = self._sums.get((kind, name), torch.zeros_like(value)) + value
+
+    def _add_extreme(self, kind: str, name: str, values: Tensor, mask: Tensor) -> None:
+        largest = torch.where(mask > 0, values, -torch.inf).max().cpu()
+        self._extremes[kind, name] = torch.maximum(self._extremes.get((kind, name), largest), largest)
+
+
+def quotient(numerator: float, denominator: float) -> float:
+    """0 where there is nothing to divide by."""
+    return numerator / denominator if denominator else 0.0

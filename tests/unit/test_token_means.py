@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -67,3 +69,31 @@ def test_a_share_counts_what_was_left_out() -> None:
     figures.add({}, torch.tensor([[1.0]]), shares={"clipped": torch.tensor([[1.0]])})
     # Two of three tokens here, of eight in the whole step.
     assert figures.result(all_tokens=8) == {"clipped": 0.25}
+
+
+def test_a_mean_with_a_denominator_of_its_own_does_not_count_the_tokens_of_others() -> None:
+    figures = TokenMeans()
+    for lengths, mask in (([4.0, 2.0, torch.nan], [1.0, 1.0, 0.0]), ([9.0], [1.0])):  # of sequences
+        figures.add_mean("length", torch.tensor(lengths), torch.tensor(mask))
+        figures.add({"x": torch.ones(1, 4)}, torch.ones(1, 4))
+    figures.add_mean("none", torch.ones(2), torch.zeros(2))
+    assert figures.result() == {"x": 1.0, "length": 5.0, "none": 0.0}
+
+
+def test_a_formula_sees_the_totals_and_is_not_averaged() -> None:
+    figures = TokenMeans()
+    for weights in ([1.0, 1.0], [4.0]):
+        w = torch.tensor(weights)
+        figures.add_sums("squared", lambda total, squares: total**2 / squares, w.sum(), w.square().sum())
+    assert figures.result() == {"squared": 2.0}  # 6² / 18; the mean of 2 and 1 is 1.5
+
+
+def test_the_minimum_is_the_smallest_of_all_micro_batches() -> None:
+    figures = TokenMeans()
+    for values in ([0.5, -7.0], [0.25, 0.125]):
+        figures.add_min("least", torch.tensor([values]), torch.tensor([[1.0, 0.0]]))
+    figures.add_min("none", torch.tensor([[4.0]]), torch.zeros(1, 1))
+    figures.add_min("broken", torch.tensor([[torch.nan, 1.0]]), torch.ones(1, 2))
+    result = figures.result()
+    assert math.isnan(result.pop("broken"))
+    assert result == {"least": 0.25, "none": 0.0}
