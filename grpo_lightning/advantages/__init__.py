@@ -8,6 +8,7 @@ hold the groups of all ranks, so a mean over the batch is the mean over all rank
 from __future__ import annotations
 
 from grpo_lightning.advantages.batch import batch_normalized, reinforce_pp_baseline
+from grpo_lightning.advantages.gae import GAE
 from grpo_lightning.advantages.group import (
     AdvantageEstimator,
     decoupled,
@@ -21,6 +22,7 @@ from grpo_lightning.advantages.group import (
 from grpo_lightning.advantages.tokens import ReinforcePlusPlus, TokenCredit, TokenEstimator
 
 __all__ = [
+    "GAE",
     "AdvantageEstimator",
     "ReinforcePlusPlus",
     "TokenCredit",
