@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -11,16 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
-import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from grpo_lightning.data.batches import eval_loader, train_loader
 from grpo_lightning.data.loading import Row, build_prompts, read_rows, require_same_on_ranks, without_questions
-from grpo_lightning.data.sampler import EpochSampler, deal_evenly
+from grpo_lightning.data.sampler import EpochSampler
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.errors import UserError
-from grpo_lightning.types import Prompt, PromptBatch
+from grpo_lightning.types import Prompt
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +27,9 @@ log = logging.getLogger(__name__)
 class PromptDataModule(L.LightningDataModule):
     """Questions from one source to train on, and from any number of sources to evaluate on.
 
-    A training batch holds this rank's share of ``prompts_per_step`` prompts, always whole groups. Each epoch has its
-    own order, the same on all ranks; the prompts that do not fill a last batch are left out of that epoch and counted
-    in the log. The train loader's state is part of the checkpoint and goes on at the next batch.
+    A training batch holds this rank's share of ``prompts_per_step`` prompts (times ``tries``), always whole groups.
+    Each epoch has its own order, the same on all ranks; the prompts that do not fill a last batch are left out of that
+    epoch and counted in the log. The train loader's state is part of the checkpoint and goes on at the next batch.
 
     A training question that is also in an evaluation source is removed from training and counted in the log. Two
     training rows with the same question stay two prompts.
@@ -83,6 +82,9 @@ class PromptDataModule(L.LightningDataModule):
         self.shuffle = shuffle
         self.seed = seed
         self.eval_limit = eval_limit
+        self.tries = 1
+        """Times ``prompts_per_step`` prompts in each training batch, for a rollout that draws again where groups teach
+        nothing. Set by the rollout callback before the train loader is made."""
         self.tokenizer: Any = None
         """The policy's tokenizer; taken from the Trainer's module where it is not set."""
         self.question: str | None = None
@@ -137,7 +139,6 @@ class PromptDataModule(L.LightningDataModule):
                 self._check_train_size(len(train_rows))
                 self.train_prompts = self._build(train_rows, self.source)
                 self._check_train_size(len(self.train_prompts))
-                self._report_tail(len(self.train_prompts))
         if needs_eval:
             self.eval_prompts = [
                 self._build(self._limited(rows), source)
@@ -176,23 +177,33 @@ class PromptDataModule(L.LightningDataModule):
             report=self._reports,
         ).prompts
 
+    @property
+    def _drawn(self) -> tuple[int, str]:
+        """Prompts of one training batch over all ranks, and the flags that make them so many."""
+        flags = f"--data.prompts_per_step {self.prompts_per_step}"
+        if self.tries > 1:
+            flags += f" x --rollout.dynamic_sampling_tries {self.tries}"
+        return self.prompts_per_step * self.tries, flags
+
     def _check_train_size(self, count: int) -> None:
-        if count < self.prompts_per_step:
+        drawn, flags = self._drawn
+        if count < drawn:
             raise UserError(
-                f"--data.source {self.source.name} has {count} prompts to train on, fewer than --data.prompts_per_step "
-                f"{self.prompts_per_step}; lower --data.prompts_per_step or give more data"
+                f"--data.source {self.source.name} has {count} prompts to train on, fewer than {flags}; "
+                f"lower {'one of them' if self.tries > 1 else '--data.prompts_per_step'} or give more data"
             )
 
     def _report_tail(self, count: int) -> None:
-        steps, left = divmod(count, self.prompts_per_step)
+        drawn, flags = self._drawn
+        steps, left = divmod(count, drawn)
         if not self._reports:
             return
         log.info("%s: %d prompts, %d batches an epoch", self.source.name, count, steps)
         if left:
             which = "others each time" if self.shuffle else "always the last ones, since --data.shuffle is false"
             log.warning(
-                "%s: %d of %d prompts do not fill a batch of --data.prompts_per_step %d and are left out of each epoch "
-                "(%s)", self.source.name, left, count, self.prompts_per_step, which,
+                "%s: %d of %d prompts do not fill a batch of %s and are left out of each epoch (%s)",
+                self.source.name, left, count, flags, which,
             )  # fmt: skip
 
     def _check_ranks(self) -> None:
@@ -217,23 +228,17 @@ class PromptDataModule(L.LightningDataModule):
     def train_dataloader(self) -> StatefulDataLoader:
         """This rank's share of every rollout's prompts; its length is the number of rollouts of an epoch."""
         assert self.train_prompts is not None, "setup('fit') comes first"
+        self._check_train_size(len(self.train_prompts))  # again: now the tries are known
+        self._report_tail(len(self.train_prompts))
         sampler = EpochSampler(
             len(self.train_prompts),
-            batch_size=self.prompts_per_step,
+            batch_size=self._drawn[0],
             rank=self._rank,
             world_size=self._world_size,
             shuffle=self.shuffle,
             seed=int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
         )
-        positions = range(self._rank, self.prompts_per_step, self._world_size)
-        return StatefulDataLoader(
-            _TrainBatches(self.train_prompts, list(positions)),
-            batch_size=None,
-            sampler=sampler,
-            collate_fn=_as_it_is,
-            # A loader draws a seed for workers it does not have; not from the run's own random stream.
-            generator=torch.Generator(),
-        )
+        return train_loader(self.train_prompts, sampler)
 
     def val_dataloader(self) -> list[DataLoader]:
         """One loader per evaluation source, in the order of ``eval_names``."""
@@ -265,10 +270,7 @@ class PromptDataModule(L.LightningDataModule):
         return self.val_dataloader()
 
     def _eval_loader(self, prompts: list[Prompt]) -> DataLoader:
-        dealt = deal_evenly(len(prompts), batch_size=self.eval_batch_size, rank=self._rank, world_size=self._world_size)
-        return DataLoader(
-            _EvalBatches(prompts, dealt), batch_size=None, collate_fn=_as_it_is, generator=torch.Generator()
-        )
+        return eval_loader(prompts, batch_size=self.eval_batch_size, rank=self._rank, world_size=self._world_size)
 
     @property
     def _rank(self) -> int:
@@ -281,36 +283,3 @@ class PromptDataModule(L.LightningDataModule):
     @property
     def _reports(self) -> bool:
         return self._rank == 0
-
-
-class _TrainBatches(Dataset[PromptBatch]):
-    """Makes a fresh batch of the prompts with the given numbers: a rollout is attached to it, and let go with it."""
-
-    def __init__(self, prompts: list[Prompt], positions: list[int]) -> None:
-        self.prompts = prompts
-        self.positions = positions
-
-    def __getitem__(self, numbers: list[int]) -> PromptBatch:
-        return PromptBatch([self.prompts[number] for number in numbers], self.positions)
-
-
-class _EvalBatches(Dataset[PromptBatch]):
-    """Batches of prompts in order, with copies that do not count where a rank would come up short."""
-
-    def __init__(self, prompts: list[Prompt], dealt: list[list[tuple[int, bool]]]) -> None:
-        self.prompts = prompts
-        self.dealt = dealt
-
-    def __len__(self) -> int:
-        return len(self.dealt)
-
-    def __getitem__(self, number: int) -> PromptBatch:
-        batch = self.dealt[number]
-        prompts = [
-            self.prompts[i] if counts else dataclasses.replace(self.prompts[i], valid=False) for i, counts in batch
-        ]
-        return PromptBatch(prompts, [i for i, _ in batch])
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

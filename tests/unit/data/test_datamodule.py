@@ -67,9 +67,30 @@ def test_three_prompts_and_batch_four_is_an_error() -> None:
 
 def test_shuffle_off_keeps_the_order_and_names_the_tail(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        module = _module(prompts_per_step=4, shuffle=False)
-    assert _questions(module.train_dataloader()) == [QUESTIONS[:4], QUESTIONS[4:8]]
+        loader = _module(prompts_per_step=4, shuffle=False).train_dataloader()
+    assert _questions(loader) == [QUESTIONS[:4], QUESTIONS[4:8]]
     assert "always the last ones" in caplog.text
+
+
+def test_more_prompts_a_rollout_where_it_may_draw_again(caplog: pytest.LogCaptureFixture) -> None:
+    whole, *shares = (_module(prompts_per_step=2, rank=r, world_size=w) for r, w in ((0, 1), (0, 2), (1, 2)))
+    for module in (whole, *shares):
+        module.tries = 2
+    with caplog.at_level(logging.WARNING):
+        loader = whole.train_dataloader()
+    batches = list(loader)
+    assert len(loader) == len(batches) == 2
+    assert [batch.positions for batch in batches] == [[0, 1, 2, 3]] * 2
+    flags = "--data.prompts_per_step 2 x --rollout.dynamic_sampling_tries 2"
+    assert f"2 of 10 prompts do not fill a batch of {flags}" in caplog.text
+    # The first try's prompts, 0 and 1, are one on each rank, and so are the second's.
+    for rank, module in enumerate(shares):
+        share = list(module.train_dataloader())
+        assert [batch.positions for batch in share] == [[rank, rank + 2]] * 2
+        assert _questions(share) == [[q[rank], q[rank + 2]] for q in _questions(batches)]
+    whole.tries = 6
+    with pytest.raises(UserError, match=r"10 prompts to train on, fewer than .*_per_step 2 x .*_tries 6; lower one of"):
+        whole.train_dataloader()
 
 
 def test_same_question_twice_is_two_groups() -> None:

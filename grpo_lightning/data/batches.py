@@ -1,0 +1,70 @@
+"""The loaders: batches of prompts for training and for evaluation, on each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from grpo_lightning.data.sampler import EpochSampler, deal_evenly
+from grpo_lightning.types import Prompt, PromptBatch
+
+
+def train_loader(prompts: list[Prompt], sampler: EpochSampler) -> StatefulDataLoader:
+    """This rank's share of every rollout's prompts; its state is where the next batch starts.
+
+    Args:
+        prompts: all that there are to train on.
+        sampler: which of them make up each batch.
+    """
+    positions = range(sampler.rank, sampler.batch_size, sampler.world_size)
+    return StatefulDataLoader(
+        _TrainBatches(prompts, list(positions)), batch_size=None, sampler=sampler, **_without_workers()
+    )
+
+
+def eval_loader(prompts: list[Prompt], *, batch_size: int, rank: int, world_size: int) -> DataLoader:
+    """This rank's share of an evaluation, see ``deal_evenly``."""
+    dealt = deal_evenly(len(prompts), batch_size=batch_size, rank=rank, world_size=world_size)
+    return DataLoader(_EvalBatches(prompts, dealt), batch_size=None, **_without_workers())
+
+
+class _TrainBatches(Dataset[PromptBatch]):
+    """Makes a fresh batch of the prompts with the given numbers: a rollout is attached to it, and let go with it."""
+
+    def __init__(self, prompts: list[Prompt], positions: list[int]) -> None:
+        self.prompts = prompts
+        self.positions = positions
+
+    def __getitem__(self, numbers: list[int]) -> PromptBatch:
+        return PromptBatch([self.prompts[number] for number in numbers], self.positions)
+
+
+class _EvalBatches(Dataset[PromptBatch]):
+    """Batches of prompts in order, with copies that do not count where a rank would come up short."""
+
+    def __init__(self, prompts: list[Prompt], dealt: list[list[tuple[int, bool]]]) -> None:
+        self.prompts = prompts
+        self.dealt = dealt
+
+    def __len__(self) -> int:
+        return len(self.dealt)
+
+    def __getitem__(self, number: int) -> PromptBatch:
+        batch = self.dealt[number]
+        prompts = [
+            self.prompts[i] if counts else dataclasses.replace(self.prompts[i], valid=False) for i, counts in batch
+        ]
+        return PromptBatch(prompts, [i for i, _ in batch])
+
+
+def _without_workers() -> dict[str, Any]:
+    # A loader draws a seed for workers it does not have; not from the run's own random stream.
+    return {"collate_fn": _as_it_is, "generator": torch.Generator()}
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
