@@ -7,7 +7,7 @@ Source: J. Schulman, "Approximating KL Divergence" (2020). With ``x ~ policy`` a
     k3 = exp(d) - d - 1    unbiased, never negative: the term in the GRPO loss (arXiv 2402.03300, eq. 4)
 
 As a *loss*, k3 on policy has the gradient of the forward KL(reference || policy); k3 times the token ratio (value 1 on
-policy, but with a gradient) has that of the reverse KL(policy || reference). ``ClippedObjective`` offers both.
+policy, but with a gradient) has that of the reverse KL(policy || reference). ``RegularizedObjective`` has the table.
 """
 
 from __future__ import annotations

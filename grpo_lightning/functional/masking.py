@@ -50,3 +50,21 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
         Scalar.
     """
     return masked_sum(values, mask) / mask.sum().clamp(min=1)
+
+
+def sequence_totals(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum of each sequence's ``values`` under ``mask``; NaN or inf elsewhere reach neither it nor a gradient.
+
+    Args:
+        values: any figures, ``[B, T]``.
+        mask: 1 where a value counts, ``[B, T]``.
+
+    Returns:
+        ``[B, 1]``.
+    """
+    return torch.where(mask != 0, values, values.new_zeros(())).sum(dim=1, keepdim=True)
+
+
+def sequence_averages(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of each sequence's ``values`` under ``mask``, 0 if there are none; otherwise as ``sequence_totals``."""
+    return sequence_totals(values, mask) / (mask != 0).sum(dim=1, keepdim=True).clamp(min=1)

@@ -42,6 +42,16 @@ def sequence_mean(mask: Tensor, *, tokens: float, sequences: float, max_length: 
     return mask / (mask.sum(dim=1, keepdim=True).clamp(min=1) * max(sequences, 1))
 
 
+def sequence_sum(mask: Tensor, *, tokens: float, sequences: float, max_length: int) -> Tensor:
+    """Mean over sequences of the sum over a sequence's tokens: 1 / sequences (LUSPO, arXiv 2602.05261).
+
+    Arguments as in ``token_mean``. With ``Reinforce`` it is the policy gradient of whole sequences as in the textbook.
+    The weights sum to the mean length, not to 1, so losses and gradients are that much larger.
+    """
+    del tokens, max_length
+    return mask / max(sequences, 1)
+
+
 def constant_length(mask: Tensor, *, tokens: float, sequences: float, max_length: int) -> Tensor:
     """Sum over tokens divided by a constant: 1 / (sequences · max_length) (Dr.GRPO, arXiv 2503.20783).
 

@@ -21,8 +21,8 @@ class TokenLoss(NamedTuple):
     """Figures to log as their mean over *all* trained tokens of the optimizer step, where a token whose sequence was
     left out counts as 0 (a clip ratio: what has no advantage is not clipped), each ``[B, T]``."""
     penalty: Tensor | None = None
-    """Added to the policy's term after the latter was corrected for the sampler's mismatch and confined to tokens of high
-    entropy, which do not concern it: β · KL; None is nothing, ``[B, T]``."""
+    """Added to the policy's term, β · KL, and not touched by what corrects that for the sampler's mismatch or confines
+    it to tokens of high entropy; None is nothing, ``[B, T]``."""
     sequence_sums: dict[str, Tensor] | None = None
     """Figures to log summed over a sequence's tokens and averaged over sequences, each ``[B, T]``."""
 
@@ -46,6 +46,29 @@ class Objective(ABC):
 
         False unless an objective says so: with a KL term or an entropy bonus it is not true.
         """
+        return False
+
+    @property
+    def penalizes_reward(self) -> bool:
+        """True if ``reward_penalty`` is to be taken off the rewards of tokens before advantages are made."""
+        return False
+
+    def reward_penalty(self, old_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+        """What is taken off each token's reward, for an objective whose KL term is in the reward.
+
+        Args:
+            old_logprobs: of the policy that sampled, ``[B, T]``.
+            ref_logprobs: of the reference policy, ``[B, T]``.
+
+        Returns:
+            Without gradient, ``[B, T]``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} penalizes rewards and does not say by how much")
+
+    @property
+    def corrects_sampler(self) -> bool:
+        """True if the objective itself weighs completions by the sampler's probabilities, so that correcting its loss
+        for the sampler's mismatch would do so twice."""
         return False
 
     @abstractmethod

@@ -2,81 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from grpo_lightning.errors import UserError
-from grpo_lightning.functional import kl
 from grpo_lightning.functional.importance import token_ratio
-from grpo_lightning.objectives.base import Objective, TokenLoss
+from grpo_lightning.objectives.base import TokenLoss
+from grpo_lightning.objectives.regularized import RegularizedObjective, require
 from grpo_lightning.types import RolloutBatch
 
-ESTIMATORS = {"k1": kl.k1, "k2": kl.k2, "k3": kl.k3}
 
-
-class ClippedObjective(Objective):
+class ClippedObjective(RegularizedObjective):
     """-min(r·A, clip(r, 1-ε_low, 1+ε_high)·A) + β·KL(policy || reference).
 
     ``r`` is the token ratio π/π_old and A the advantage. GRPO (arXiv 2402.03300): ε_low = ε_high = 0.2, β = 0.04, plain
     k3, ``sequence_mean``. DAPO (arXiv 2503.14476): ε_high = 0.28, β = 0, ``token_mean``. Dr.GRPO (arXiv 2503.20783):
-    β = 0, ``constant_length``, ``group_centered``.
+    β = 0, ``constant_length``, ``group_centered``. With δ the first r is min(r, δ): a bad token that became very likely
+    stops counting as well (dual clip, arXiv 1912.09729; written as in INTELLECT-2, arXiv 2505.07291).
+
+    On policy the gradient is that of -A·log π.
 
     Args:
-        epsilon: lower clip range ε_low: a token with a negative advantage stops counting below 1 - ε_low.
+        epsilon: lower clip range ε_low: a token with a negative advantage stops counting below 1 - ε_low; from 1 on it
+            always counts, since no ratio is negative (DeepSeek-R1's ε is 10).
         epsilon_high: upper clip range ε_high; the default is DAPO's "clip higher".
-        beta: weight of the KL term. 0 leaves the reference model out of memory altogether.
-        kl_estimator: k1, k2 or k3 (``functional.kl``).
-        kl_ratio: multiply the KL estimate by the token ratio. On policy this makes the gradient that of the reverse KL;
-            without it k3 has the gradient of the forward KL, as in the published GRPO, and k1 has none at all.
-            k2 is never multiplied: its own gradient already is that of the reverse KL.
+        delta: δ of the dual clip, a ratio above 1 + ε_high; null is none.
+        kwargs: the KL term; see ``RegularizedObjective``.
     """
 
     def __init__(
-        self,
-        *,
-        epsilon: float = 0.2,
-        epsilon_high: float = 0.28,
-        beta: float = 0.0,
-        kl_estimator: Literal["k1", "k2", "k3"] = "k3",
-        kl_ratio: bool = True,
+        self, *, epsilon: float = 0.2, epsilon_high: float = 0.28, delta: float | None = None, **kwargs: Any
     ) -> None:
-        if not 0 < epsilon < 1:
-            raise UserError(f"--model.objective.epsilon {epsilon}: the lower clip range must lie between 0 and 1")
-        if epsilon_high <= 0:
-            raise UserError(f"--model.objective.epsilon_high {epsilon_high}: the upper clip range must be positive")
-        if beta < 0:
-            raise UserError(f"--model.objective.beta {beta}: the KL weight must not be negative; 0 turns it off")
+        super().__init__(**kwargs)
+        require(0 < epsilon < math.inf, "epsilon", epsilon, "the lower clip range must be positive")
+        require(0 < epsilon_high < math.inf, "epsilon_high", epsilon_high, "the upper clip range must be positive")
+        bound = f"a ratio above 1 + epsilon_high ({1 + epsilon_high:g}); null turns the dual clip off"
+        require(delta is None or 1 + epsilon_high < delta < math.inf, "delta", delta, bound)
         self.epsilon = epsilon
         self.epsilon_high = epsilon_high
-        self.beta = beta
-        self.kl_estimator = kl_estimator
-        self.kl_ratio = kl_ratio
+        self.delta = delta
 
-    @property
-    def needs_reference(self) -> bool:
-        return self.beta > 0
+    def ratio(self, logprobs: Tensor, rollout: RolloutBatch) -> Tensor:
+        """What is clipped: of each token, ``[B, T]``, or of each sequence, ``[B, 1]``; arguments as in
+        ``policy_loss``."""
+        return token_ratio(logprobs, rollout.old_logprobs)
 
-    @property
-    def zero_advantage_means_zero_gradient(self) -> bool:
-        return self.beta == 0
-
-    def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
-        ratio = token_ratio(logprobs, rollout.old_logprobs)
-        advantages = rollout.advantages
+    def policy_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
+        ratio, advantages = self.ratio(logprobs, rollout), rollout.advantages
         clipped = ratio.clamp(1 - self.epsilon, 1 + self.epsilon_high)
-        values = -torch.minimum(ratio * advantages, clipped * advantages)
+        bounded = ratio if self.delta is None else ratio.clamp(max=self.delta)
+        values = -torch.minimum(bounded * advantages, clipped * advantages)
+        shares = clip_shares(
+            low=(ratio < 1 - self.epsilon) & (advantages < 0), high=(ratio > 1 + self.epsilon_high) & (advantages > 0)
+        )
+        if self.delta is not None:
+            shares["clip_ratio/delta_mean"] = ((ratio > self.delta) & (advantages < 0)).float()
+        return TokenLoss(values, {"ratio": ratio.detach().expand_as(values)}, shares)
 
-        low = ((ratio < 1 - self.epsilon) & (advantages < 0)).float()
-        high = ((ratio > 1 + self.epsilon_high) & (advantages > 0)).float()
-        shares = {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high, "clip_ratio/region_mean": low + high}
-        metrics = {"ratio": ratio.detach()}
-        if self.beta > 0:
-            assert rollout.ref_logprobs is not None, "beta > 0 without reference log-probabilities"
-            divergence = ESTIMATORS[self.kl_estimator](logprobs, rollout.ref_logprobs)
-            metrics["kl"] = divergence.detach()
-            if self.kl_ratio and self.kl_estimator != "k2":
-                divergence = divergence * ratio
-            values = values + self.beta * divergence
-        return TokenLoss(values, metrics, shares)
+
+def clip_shares(*, low: Tensor, high: Tensor) -> dict[str, Tensor]:
+    """Shares of trained tokens whose gradient is cut, in TRL's names.
+
+    TRL counts sequences where a whole sequence has one ratio; here it is tokens always, so a long one counts more.
+
+    Args:
+        low: below the range with a negative advantage, bool, ``[B, T]``.
+        high: above the range with a positive advantage, bool, ``[B, T]``.
+    """
+    return {
+        "clip_ratio/low_mean": low.float(),
+        "clip_ratio/high_mean": high.float(),
+        "clip_ratio/region_mean": (low | high).float(),
+    }
