@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from grpo_lightning.data.arithmetic import RunningTotals
     from grpo_lightning.data.competition_math import CompetitionMath
+    from grpo_lightning.data.curriculum import ByColumn, ByPassRate, Curriculum
     from grpo_lightning.data.datamodule import PromptDataModule
     from grpo_lightning.data.gsm8k import GSM8K
     from grpo_lightning.data.hub import HubDataset
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GSM8K",
+    "ByColumn",
+    "ByPassRate",
     "CompetitionMath",
+    "Curriculum",
     "HubDataset",
     "JsonLines",
     "PromptDataModule",
@@ -30,6 +34,9 @@ __all__ = [
 ]
 
 _WHERE = {
+    "ByColumn": "curriculum",
+    "ByPassRate": "curriculum",
+    "Curriculum": "curriculum",
     "GSM8K": "gsm8k",
     "CompetitionMath": "competition_math",
     "HubDataset": "hub",

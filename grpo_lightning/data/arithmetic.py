@@ -40,7 +40,7 @@ class RunningTotals(PromptSource):
 
     A question's split is a function of its text alone (a hash), so that no question of one split is ever in the other,
     whatever the seeds and sizes. Rows carry ``question``, ``answer``, ``solution`` (step by step), ``direct`` (the bare
-    answer) and ``target``, the one of the two that supervised training should imitate.
+    answer), ``target``, the one of the two that supervised training should imitate, and ``changes``, 3 to 5 of them.
 
     Cold start in one pass over ``size=32000, direct_share=0.8, direct_from=25600`` in order (``shuffle: false``) at 64
     rows a step: 400 steps of step-by-step work, then 100 steps in which 80% answer directly.
@@ -157,11 +157,12 @@ def build_tokenizer() -> Qwen2Tokenizer:
     return tokenizer
 
 
-def _draw(draws: random.Random) -> dict[str, str]:
+def _draw(draws: random.Random) -> dict[str, Any]:
     total = draws.randint(1, 9)
     story = f"{draws.choice(NAMES)} has {total} {draws.choice(THINGS)}"
     work = ""
-    for _ in range(draws.randint(3, 5)):
+    changes = draws.randint(3, 5)
+    for _ in range(changes):
         # At 0 nothing can be lost and at the top nothing gained; amounts keep the total in range.
         gain = total == 0 or (total < HIGHEST_TOTAL and draws.random() < 0.5)
         amount = draws.randint(1, min(9, HIGHEST_TOTAL - total if gain else total))
@@ -170,4 +171,10 @@ def _draw(draws: random.Random) -> dict[str, str]:
         work += f"{total}{'+' if gain else '-'}{amount}={after};"
         total = after
     direct = f"#### {total}"
-    return {"question": f"{story}. How many?", "answer": str(total), "solution": work + direct, "direct": direct}
+    return {
+        "question": f"{story}. How many?",
+        "answer": str(total),
+        "solution": work + direct,
+        "direct": direct,
+        "changes": changes,
+    }

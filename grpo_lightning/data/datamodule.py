@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
+from torch import Tensor
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from grpo_lightning.data.batches import eval_loader, train_loader
+from grpo_lightning.data.curriculum import Curriculum
 from grpo_lightning.data.loading import Row, build_prompts, read_rows, require_same_on_ranks, without_questions
 from grpo_lightning.data.sampler import EpochSampler
 from grpo_lightning.data.source import PromptSource
@@ -44,6 +46,7 @@ class PromptDataModule(L.LightningDataModule):
         eval_batch_size: prompts of one evaluation batch over all ranks.
         max_prompt_length: longest prompt, in tokens; longer ones are left out and counted in the log.
         shuffle: new order each epoch; False keeps the data's order.
+        curriculum: chooses the prompts of each rollout; None takes them in the order of the epoch.
         seed: of the order; None takes ``seed_everything``.
         eval_limit: prompts of each evaluation source, spread evenly over it; None takes all.
 
@@ -61,6 +64,7 @@ class PromptDataModule(L.LightningDataModule):
         eval_batch_size: int = 64,
         max_prompt_length: int = 512,
         shuffle: bool = True,
+        curriculum: Curriculum | None = None,
         seed: int | None = None,
         eval_limit: int | None = None,
     ) -> None:
@@ -73,6 +77,10 @@ class PromptDataModule(L.LightningDataModule):
         ):
             if value is not None and value < 1:
                 raise UserError(f"--data.{flag} is {value}; give at least 1")
+        if curriculum is not None and not shuffle:
+            raise UserError(
+                "--data.shuffle false does not go with --data.curriculum, which has an order of its own; leave one out"
+            )
         self.source = source
         self.eval_sources = eval_sources or []
         self.template = template or PromptTemplate()
@@ -80,6 +88,7 @@ class PromptDataModule(L.LightningDataModule):
         self.eval_batch_size = eval_batch_size
         self.max_prompt_length = max_prompt_length
         self.shuffle = shuffle
+        self.curriculum = curriculum
         self.seed = seed
         self.eval_limit = eval_limit
         self.tries = 1
@@ -139,6 +148,8 @@ class PromptDataModule(L.LightningDataModule):
                 self._check_train_size(len(train_rows))
                 self.train_prompts = self._build(train_rows, self.source)
                 self._check_train_size(len(self.train_prompts))
+                if self.curriculum is not None:
+                    self.curriculum.prepare(self.train_prompts)
         if needs_eval:
             self.eval_prompts = [
                 self._build(self._limited(rows), source)
@@ -237,8 +248,22 @@ class PromptDataModule(L.LightningDataModule):
             world_size=self._world_size,
             shuffle=self.shuffle,
             seed=int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed,
+            curriculum=self.curriculum,
         )
         return train_loader(self.train_prompts, sampler)
+
+    def record(self, prompts: Sequence[Prompt], rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
+        """Tell the curriculum what a rollout was rewarded with, before the next batch is asked for; on every rank.
+
+        Args:
+            prompts: this rank's, ``[P]``.
+            rewards: total rewards, NaN where none applies, ``[P, G]``.
+            terms: each reward function's own scores, ``[P, G]``.
+
+        Returns:
+            Figures over all ranks, to be logged.
+        """
+        return {} if self.curriculum is None else self.curriculum.measure(prompts, rewards, terms)
 
     def val_dataloader(self) -> list[DataLoader]:
         """One loader per evaluation source, in the order of ``eval_names``."""

@@ -9,16 +9,20 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
+from grpo_lightning.data.curriculum import Curriculum
+from grpo_lightning.errors import UserError
+
 log = logging.getLogger(__name__)
 
 
 class EpochSampler(Sampler[list[int]]):
     """Batches of prompt numbers: this rank's share of each global batch.
 
-    The order is a function of the seed and the epoch alone, hence the same on all ranks. Prompts are dealt to ranks in
-    turn: prompt ``i`` of rank ``r`` is number ``i * world_size + r`` of the global batch, so that a window cut from the
-    first part of every rank's prompts is the first part of the global batch, on any number of ranks. What does not
-    fill a batch at an epoch's end is left out of that epoch.
+    The order is a function of the seed and the epoch alone, hence the same on all ranks; a curriculum chooses for
+    itself, each batch when it is asked for. Prompts are dealt to ranks in turn: prompt ``i`` of rank ``r`` is number
+    ``i * world_size + r`` of the global batch, so that a window cut from the first part of every rank's prompts is the
+    first part of the global batch, on any number of ranks. What does not fill a batch at an epoch's end is left out of
+    that epoch.
 
     Args:
         prompts: number of prompts.
@@ -27,10 +31,19 @@ class EpochSampler(Sampler[list[int]]):
         world_size: number of processes.
         shuffle: new order each epoch; False keeps the data's order.
         seed: of the order.
+        curriculum: chooses the prompts of each batch; None takes them in the order of the epoch.
     """
 
     def __init__(
-        self, prompts: int, *, batch_size: int, rank: int = 0, world_size: int = 1, shuffle: bool = True, seed: int = 0
+        self,
+        prompts: int,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        curriculum: Curriculum | None = None,
     ) -> None:
         assert batch_size % world_size == 0, f"{batch_size} prompts cannot be dealt to {world_size} ranks"
         self.prompts = prompts
@@ -39,7 +52,11 @@ class EpochSampler(Sampler[list[int]]):
         self.world_size = world_size
         self.shuffle = shuffle
         self.seed = seed
+        self.curriculum = curriculum
         self.epoch = 0
+        self._opened: tuple[int, list[int]] | None = None
+        if curriculum is not None:
+            curriculum.begin(batch_size=batch_size, seed=seed)
 
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning before each epoch."""
@@ -51,6 +68,28 @@ class EpochSampler(Sampler[list[int]]):
         if self.shuffle:
             random.Random(f"prompt order, seed {self.seed}, epoch {epoch}").shuffle(order)
         return order
+
+    def batch(self, epoch: int, start: int) -> list[int]:
+        """Prompt numbers of a global batch.
+
+        Args:
+            epoch: from 0.
+            start: prompts that this epoch has handed out before.
+        """
+        if self.curriculum is not None:
+            return self._chosen(self.curriculum, epoch, start)
+        if self._opened is None or self._opened[0] != epoch:
+            self._opened = (epoch, self.order(epoch))
+        return self._opened[1][start : start + self.batch_size]
+
+    def _chosen(self, curriculum: Curriculum, epoch: int, start: int) -> list[int]:
+        numbers = curriculum.choose(epoch=epoch, start=start)
+        if len(numbers) != self.batch_size or not all(0 <= number < self.prompts for number in numbers):
+            raise UserError(
+                f"--data.curriculum {type(curriculum).__name__} chose {numbers} in epoch {epoch}, after {start} "
+                f"prompts; it must choose {self.batch_size} numbers from 0 to {self.prompts - 1}"
+            )
+        return numbers
 
     def __len__(self) -> int:
         return self.prompts // self.batch_size
@@ -67,9 +106,9 @@ class _EpochIterator(Iterator[list[int]]):
 
     def __init__(self, sampler: EpochSampler) -> None:
         self._sampler = sampler
-        self._order: list[int] | None = None
         self._epoch = sampler.epoch
         self._position = 0
+        self._opened = False
         self._resumed_epoch: int | None = None
 
     def __iter__(self) -> _EpochIterator:
@@ -77,49 +116,58 @@ class _EpochIterator(Iterator[list[int]]):
 
     def __next__(self) -> list[int]:
         sampler = self._sampler
-        if self._order is None:
+        if not self._opened:
             self._open()
-        assert self._order is not None
         end = self._position + sampler.batch_size
         if end > sampler.prompts:
             raise StopIteration
-        batch = self._order[self._position : end]
+        batch = sampler.batch(self._epoch, self._position)
         self._position = end
         return batch[sampler.rank :: sampler.world_size]
 
     def _open(self) -> None:
         self._epoch = self._sampler.epoch
-        self._order = self._sampler.order(self._epoch)
+        self._opened = True
         if self._resumed_epoch is not None and self._resumed_epoch != self._epoch:
             self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch starts: the same on every rank, since rank 0 alone writes it.
+        """Where the next batch starts, and what a curriculum has learned: the same on every rank, since rank 0 alone
+        writes it.
 
         At an epoch's end that is the start of the next epoch; a bare position would skip that epoch on resume.
         """
         sampler = self._sampler
         epoch, position = self._epoch, self._position
-        if self._order is None and self._resumed_epoch is None:
+        if not self._opened and self._resumed_epoch is None:
             epoch = sampler.epoch
         if position + sampler.batch_size > sampler.prompts:
             epoch, position = epoch + 1, 0
-        return {"epoch": epoch, "position": position, "order": self._order_of()}
+        state = {"epoch": epoch, "position": position, "order": self._order_of()}
+        if sampler.curriculum is not None:
+            state["curriculum"] = sampler.curriculum.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; on other data, or in another order, from the start of the epoch."""
-        self._order = None
+        self._opened = False
         self._resumed_epoch = self._epoch = self._sampler.epoch = state["epoch"]
         self._position = state["position"]
-        if state["order"] != self._order_of() and self._position:
+        learned = state.get("curriculum")
+        if state["order"] == self._order_of():
+            if learned is not None and self._sampler.curriculum is not None:
+                self._sampler.curriculum.load_state_dict(learned)
+        elif self._position or learned:
             log.warning(
-                "the checkpoint was made with prompts %s, this run has %s: the epoch starts again from its beginning",
-                state["order"], self._order_of(),
+                "the checkpoint was made with prompts %s, this run has %s: the epoch starts again from its beginning%s",
+                state["order"], self._order_of(), ", and its curriculum has learned nothing yet" if learned else "",
             )  # fmt: skip
             self._position = 0
 
     def _order_of(self) -> dict[str, Any]:
-        return {"prompts": self._sampler.prompts, "shuffle": self._sampler.shuffle, "seed": self._sampler.seed}
+        sampler = self._sampler
+        order = {"prompts": sampler.prompts, "shuffle": sampler.shuffle, "seed": sampler.seed}
+        return order | (sampler.curriculum.settings() if sampler.curriculum is not None else {})
 
 
 def deal_evenly(count: int, *, batch_size: int, rank: int, world_size: int) -> list[list[tuple[int, bool]]]:
