@@ -53,6 +53,7 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: gradients are scaled down to this norm; null leaves them alone.
         dtype: of the weights. Keep float32 and set ``--trainer.precision bf16-mixed`` for bfloat16 arithmetic.
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
+        packing: compute a micro-batch's sequences one behind the other instead of padded; see ``models.packing``.
         gradient_checkpointing: compute activations twice instead of keeping them.
         trust_remote_code: run code that comes with a model. Off: read it first.
     """
@@ -73,6 +74,7 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: float | None = 1.0,
         dtype: DType = "float32",
         attn_implementation: str = "sdpa",
+        packing: bool = False,
         gradient_checkpointing: bool = False,
         trust_remote_code: bool = False,
     ) -> None:
@@ -96,7 +98,7 @@ class PolicyModule(L.LightningModule):
         self.lr_scheduler_kwargs = lr_scheduler_kwargs
         self.max_grad_norm = max_grad_norm
         self.dtype_name: DType = dtype
-        self.attn_implementation = attn_implementation
+        self.attn_implementation, self.packing = attn_implementation, packing
         self.gradient_checkpointing = gradient_checkpointing
         self.trust_remote_code = trust_remote_code
 
@@ -134,6 +136,7 @@ class PolicyModule(L.LightningModule):
             flag=flag,
             dtype=self.dtype_name,
             attn_implementation=self.attn_implementation,
+            packing=self.packing,
             gradient_checkpointing=self.gradient_checkpointing and trained,
             trust_remote_code=self.trust_remote_code,
             device=self.trainer.strategy.root_device,
@@ -147,11 +150,7 @@ class PolicyModule(L.LightningModule):
     def validation_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Nothing: ``EvaluationCallback`` generates and scores."""
 
-    def test_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Nothing: ``EvaluationCallback`` generates and scores."""
-
-    def predict_step(self, batch: PromptBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Nothing: ``EvaluationCallback`` generates and scores."""
+    test_step = predict_step = validation_step
 
     # --- optimizer -----------------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ def load_policy(
     flag: str,
     dtype: DType,
     attn_implementation: str,
+    packing: bool = False,
     gradient_checkpointing: bool = False,
     trust_remote_code: bool = False,
     device: torch.device | None = None,
@@ -70,12 +71,14 @@ def load_policy(
         flag: the option that named the model, for messages.
         dtype: of the weights.
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
+        packing: compute sequences one behind the other instead of padded.
         gradient_checkpointing: keep only each layer's input for the backward pass and compute the rest again.
         trust_remote_code: run model code that comes with the weights.
         device: a GPU to load to at once; every rank of a host loads, and its memory may not hold so many copies.
 
     Raises:
-        UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
+        UserError: if the model cannot be loaded, is incomplete, does something unknown to its logits, or cannot be
+            packed.
     """
     if attn_implementation == "sdpa" and getattr(config.get_text_config(), "attn_logit_softcapping", None):
         # transformers drops the cap without a word: another model than the one that samples would be trained.
@@ -99,7 +102,7 @@ def load_policy(
             f"{flag} {name_or_path}: its weights lack {len(missing)} tensors ({', '.join(missing[:3])}), which would "
             "start from random numbers; is the download or export complete?"
         )
-    policy = Policy(model)
+    policy = Policy(model, packing=packing)
     policy.verify()
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

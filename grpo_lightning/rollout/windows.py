@@ -20,6 +20,7 @@ def cut_windows(
     reduction: Reduction,
     max_completion_length: int,
     keep: Tensor | None = None,
+    packed: bool = False,
 ) -> list[Window[BatchT]]:
     """Cut this rank's rows into ``updates`` windows in prompt order, each one optimizer step.
 
@@ -30,10 +31,11 @@ def cut_windows(
     Args:
         batch: rows in prompt order; a multiple of ``updates`` rows.
         updates: windows (U).
-        micro_batch_tokens: most padded tokens in one forward and backward.
+        micro_batch_tokens: most tokens in one forward and backward, padding included unless they are packed.
         reduction: what each token counts (``functional.reduction``).
         max_completion_length: length limit of a completion, for ``constant_length``.
         keep: False for a row that needs no backward; None keeps all, ``[B]``.
+        packed: the policy computes sequences one behind the other (``--model.packing``).
 
     Returns:
         Windows; every rank has the same number of micro-batches in each.
@@ -48,35 +50,38 @@ def cut_windows(
             part.completion_mask, tokens=tokens, sequences=sequences, max_length=max_completion_length
         )
         kept = torch.arange(len(index)) if keep is None else keep[index].nonzero().squeeze(1)
-        windows.append(Window(micro_batches=_micro_batches(part, kept, micro_batch_tokens), tokens=tokens))
+        windows.append(Window(micro_batches=_micro_batches(part, kept, micro_batch_tokens, packed), tokens=tokens))
     return windows
 
 
-def balance(lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
-    """Group rows so that a group's padded size, rows times longest, stays within the bound.
+def balance(lengths: Sequence[int], micro_batch_tokens: int, *, packed: bool = False) -> list[list[int]]:
+    """Group rows so that a group's size stays within the bound: rows times longest if padded, else the sum of lengths.
 
     Rows are sorted by length and cut contiguously: rows of like length pad little. On a long-tailed batch this costs
     about half the padded tokens of filling bins longest-first. A row above the bound is a group by itself.
 
     Args:
         lengths: tokens of each row.
-        micro_batch_tokens: bound on rows times longest row.
+        micro_batch_tokens: bound on a group's size.
+        packed: rows are not padded.
 
     Returns:
         Row numbers of each group, the longest rows first, so that running out of memory shows at once.
     """
     groups: list[list[int]] = []
-    longest = 0
+    size = 0
     for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if not groups or (len(groups[-1]) + 1) * longest > micro_batch_tokens:
+        added = lengths[row] if packed or not groups else lengths[groups[-1][0]]
+        if not groups or size + added > micro_batch_tokens:
             groups.append([])
-            longest = lengths[row]
+            size, added = 0, lengths[row]
         groups[-1].append(row)
+        size += added
     return groups
 
 
-def _micro_batches(part: BatchT, kept: Tensor, micro_batch_tokens: int) -> list[BatchT]:
-    groups = balance(part.sequence_lengths[kept].tolist(), micro_batch_tokens)
+def _micro_batches(part: BatchT, kept: Tensor, micro_batch_tokens: int, packed: bool) -> list[BatchT]:
+    groups = balance(part.sequence_lengths[kept].tolist(), micro_batch_tokens, packed=packed)
     batches = [part.rows(kept[torch.tensor(group)]) for group in groups]
     most = int(ranks.all_max(torch.tensor(len(batches))))
     # A rank that has nothing left to do must still run as many backwards as the others, or their collectives hang.

@@ -59,6 +59,15 @@ def test_the_bound_holds_and_every_row_comes_once(lengths: list[int], bound: int
     assert order == sorted(order, reverse=True)
 
 
+def test_packed_rows_are_counted_without_padding() -> None:
+    # 9 + 9 fits 20, and one more of 5 does not; then 5 + 5 + 4 + 3 = 17.
+    assert balance([3, 9, 5, 4, 9, 5], 20, packed=True) == [[1, 4], [2, 5, 3, 0]]
+    # Padded, 3 x 9 would not fit 20.
+    assert balance([9, 5, 5, 1], 20, packed=True) == [[0, 1, 2, 3]]
+    assert balance([9, 5, 5, 1], 20) == [[0, 1], [2, 3]]
+    assert balance([30, 2, 25, 2], 20, packed=True) == [[0], [2], [1, 3]]
+
+
 def test_the_bound_counts_prompt_and_padding() -> None:
     # Sequences of 3 + 7, 3 + 2, 3 + 2 tokens: 10 alone, 2 x 5 together.
     (window,) = _cut(_batch([2, 7, 2]), micro_batch_tokens=10)
