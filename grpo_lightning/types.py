@@ -150,7 +150,7 @@ class RolloutBatch(SequenceBatch):
     entropy_mask: Tensor | None = None
     """1 on the tokens whose entropy is high enough to be learned from; None where all are, ``[B, T]``."""
     length_quartile: Tensor | None = None
-    """Quarter of the rollout's completions of all ranks, by length, that a row belongs to: 0 for the shortest, ``[B]``."""
+    """Quarter of all ranks' completions, by length, that a row belongs to: 0 for the shortest, ``[B]``."""
     values: Tensor | None = None
     """The critic's value of each position before these updates; None without a critic, ``[B, T]``."""
     returns: Tensor | None = None
@@ -176,6 +176,8 @@ class Rollout:
 
     prompts: list[Prompt]
     """This rank's prompts, ``[P]``."""
+    positions: list[int]
+    """Number of each prompt in the rollout's global batch."""
     completions: list[list[Completion]]
     """This rank's groups, ``[P][G]``."""
     rewards: Tensor

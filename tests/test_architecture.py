@@ -28,6 +28,7 @@ FLOORS = {
     "models": 3,
     "strategies": 4,
     "policy_module": 4,
+    "rollout_module": 4,
     "module": 4,
     "sft": 4,
     "callbacks": 4,

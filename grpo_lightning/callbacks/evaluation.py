@@ -17,7 +17,7 @@ from grpo_lightning.evaluation import Tally, judge, wilson_interval
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.records import completion_record, write_records
 from grpo_lightning.rewards.scoring.runner import RewardScorer
-from grpo_lightning.rollout.collector import decode
+from grpo_lightning.rollout.drawing import decode
 from grpo_lightning.types import Completion, PromptBatch
 
 log = logging.getLogger(__name__)

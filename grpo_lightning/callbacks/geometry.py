@@ -6,10 +6,59 @@ import logging
 import math
 from collections.abc import Iterable
 
+from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
+from grpo_lightning.rollout_module import RolloutModule
 
 log = logging.getLogger(__name__)
+
+
+def check_estimator(
+    estimator: AdvantageEstimator | TokenEstimator,
+    module: RolloutModule,
+    *,
+    group_size: int,
+    normalize_each_reward: bool,
+    clips: bool,
+) -> None:
+    """Whether advantages can be made that way.
+
+    Args:
+        estimator: of advantages.
+        module: that learns from them.
+        group_size: G.
+        normalize_each_reward: each reward is normalized by itself.
+        clips: the sum of the rewards is bounded.
+    """
+    of_tokens = isinstance(estimator, TokenEstimator)
+    name = getattr(estimator, "__name__", type(estimator).__name__)
+    if group_size < 2 and not of_tokens:
+        raise UserError(
+            f"--rollout.group_size {group_size}: {name} compares a completion with the others of its group; use 2 or "
+            "more (8 is usual)"
+        )
+    needed = isinstance(module.estimator, TokenEstimator) and module.estimator.needs_values
+    given = isinstance(estimator, TokenEstimator) and estimator.needs_values
+    if needed and not given:
+        raise UserError(f"--rollout.advantages {name}: {type(module).__name__} takes its advantages from its critic")
+    if given and not needed:
+        raise UserError(
+            f"--rollout.advantages {name}: needs a critic, which {type(module).__name__} has not; use "
+            "grpo_lightning.PPOModule"
+        )
+    if not normalize_each_reward:
+        return
+    if clips:
+        raise UserError(
+            "--rollout.reward_clip bounds the sum of the rewards, which --rollout.normalize_each_reward does not "
+            "train on; leave one of them out"
+        )
+    if of_tokens or module.objective.penalizes_reward:
+        raise UserError(
+            "--rollout.normalize_each_reward adds up advantages of whole rewards; it does not go with "
+            + (f"--rollout.advantages {name}" if of_tokens else "a KL term in the reward (--model.objective.kl_in)")
+        )
 
 
 def check_windows(prompts: int, *, updates: int, world_size: int) -> None:

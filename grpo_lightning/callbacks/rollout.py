@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning import ranks
-from grpo_lightning.advantages import AdvantageEstimator, group_normalized
+from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
 from grpo_lightning.callbacks.geometry import (
+    check_estimator,
     check_evaluation_share,
     check_max_steps,
     check_windows,
@@ -31,7 +32,9 @@ from grpo_lightning.functional.reduction import Reduction, token_mean
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
+from grpo_lightning.rollout.sampler_correction import refuse_truncated_sampling
 from grpo_lightning.rollout.seeds import request_seed
+from grpo_lightning.rollout_module import RolloutModule
 from grpo_lightning.types import PromptBatch
 
 log = logging.getLogger(__name__)
@@ -65,11 +68,17 @@ class RolloutCallback(L.Callback):
         top_p: nucleus share. Below 1 the sampled distribution is not the policy's, which biases the ratios.
         top_k: tokens kept; 0 keeps all.
         min_p: least probability relative to the likeliest token.
-        advantages: function from rewards [P, G] to advantages [P, G].
+        advantages: function from rewards [P, G] to advantages [P, G], or a ``TokenEstimator``; null takes the
+            module's own: ``group_normalized`` for GRPO, ``GAE`` for PPO.
         reduction: function that says what each token counts in the loss.
         updates_per_rollout: optimizer steps that the prompts of a rollout are cut into (U).
         passes: times that a rollout is gone through (mu); above 1 the ratio and its clipping come into play.
         micro_batch_tokens: most padded tokens in one forward and backward; bounds the memory, changes no result.
+        dynamic_sampling_tries: most times that new prompts are sampled for a rollout until P groups have rewards that
+            differ (DAPO); the loader hands out the prompts of all tries, and what was not sampled is passed over. 1
+            takes every group as it is.
+        mask_truncated: train on no token of a completion that the length limit cut (DAPO's overlong filtering); its
+            reward counts in its group all the same.
         seed: of the samples; null takes ``seed_everything``.
         check_golds: rows whose gold answer must earn a correctness reward's best before the run starts; 0 for none.
         scoring: how the rewards are weighted, limited and called; see ``RewardScorer``.
@@ -87,11 +96,13 @@ class RolloutCallback(L.Callback):
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
-        advantages: AdvantageEstimator = group_normalized,
+        advantages: AdvantageEstimator | TokenEstimator | None = None,
         reduction: Reduction = token_mean,
         updates_per_rollout: int = 1,
         passes: int = 1,
         micro_batch_tokens: int = 16384,
+        dynamic_sampling_tries: int = 1,
+        mask_truncated: bool = False,
         seed: int | None = None,
         check_golds: int = 10_000,
         **scoring: Any,
@@ -101,16 +112,13 @@ class RolloutCallback(L.Callback):
             ("updates_per_rollout", updates_per_rollout),
             ("passes", passes),
             ("micro_batch_tokens", micro_batch_tokens),
+            ("dynamic_sampling_tries", dynamic_sampling_tries),
+            ("group_size", group_size),
         ):
             if value < 1:
                 raise UserError(f"--rollout.{name} {value}: must be at least 1")
         if check_golds < 0:
             raise UserError(f"--rollout.check_golds {check_golds}: a number of rows; 0 checks none")
-        if group_size < 2:
-            raise UserError(
-                f"--rollout.group_size {group_size}: an advantage compares a completion with the others of its group; "
-                "use 2 or more (8 is usual)"
-            )
         if temperature <= 0:
             raise UserError(
                 f"--rollout.temperature {temperature}: training needs varied completions, so it must be positive; "
@@ -128,6 +136,7 @@ class RolloutCallback(L.Callback):
         self.advantages, self.reduction = advantages, reduction
         self.updates, self.passes = updates_per_rollout, passes
         self.micro_batch_tokens = micro_batch_tokens
+        self.tries, self.mask_truncated = dynamic_sampling_tries, mask_truncated
         self.seed, self.check_golds = seed, check_golds
         self.rollouts = 0
         self.num_tokens = 0
@@ -144,6 +153,7 @@ class RolloutCallback(L.Callback):
         self._collector = None
         if stage == "fit" and pl_module.learns_from_rollouts:
             self._collector = self._make_collector(trainer, pl_module)
+            trainer.datamodule.tries = self.tries
             pl_module.steps_per_batch = self.passes * self.updates
             self._check_geometry(trainer)
             completion = self.sampling.max_completion_length
@@ -173,27 +183,36 @@ class RolloutCallback(L.Callback):
             return True
         return bool(trainer.datamodule.eval_sources) and trainer.limit_val_batches != 0
 
-    def _make_collector(self, trainer: L.Trainer, pl_module: PolicyModule) -> RolloutCollector:
+    def _make_collector(self, trainer: L.Trainer, pl_module: RolloutModule) -> RolloutCollector:
         if not self.rewards:
             raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
         scorer = self.make_scorer()
-        if self.normalize_each_reward and scorer.combination.clip is not None:
-            raise UserError(
-                "--rollout.reward_clip bounds the sum of the rewards, which --rollout.normalize_each_reward does not "
-                "train on; leave one of them out"
-            )
+        estimator = self.advantages or pl_module.estimator
+        check_estimator(
+            estimator,
+            pl_module,
+            group_size=self.group_size,
+            normalize_each_reward=self.normalize_each_reward,
+            clips=scorer.combination.clip is not None,
+        )
+        if pl_module.correction is not None:
+            refuse_truncated_sampling(self.sampling, flag="--model.correction", off="false")
+        if pl_module.off_policy_mask is not None:
+            refuse_truncated_sampling(self.sampling, flag="--model.off_policy_threshold", off="null")
         scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
         return RolloutCollector(
             scorer,
             tokenizer=pl_module.tokenizer,
             group_size=self.group_size,
             sampling=self.sampling,
-            advantages=self.advantages,
+            advantages=estimator,
             normalize_each_reward=self.normalize_each_reward,
             reduction=self.reduction,
             updates=self.updates,
             passes=self.passes,
             micro_batch_tokens=self.micro_batch_tokens,
+            tries=self.tries,
+            mask_truncated=self.mask_truncated,
         )
 
     def make_scorer(self) -> RewardScorer:
@@ -216,6 +235,12 @@ class RolloutCallback(L.Callback):
         if self._collector is not None:
             self._check_max_steps(trainer)
 
+    def limit_completions(self, tokens: int) -> None:
+        """Let completions of the rollouts to come have at most so many tokens, which the sampler must allow for."""
+        self.sampling = dataclasses.replace(self.sampling, max_completion_length=tokens)
+        if self._collector is not None:
+            self._collector.sampling = self.sampling
+
     def seeds(self, purpose: str, rollout: int, batch: PromptBatch) -> list[int]:
         """One seed for each prompt of ``batch``, by its position among the prompts of all ranks."""
         return [request_seed(int(self.seed or 0), purpose, rollout, 0, position) for position in batch.positions]
@@ -237,21 +262,19 @@ class RolloutCallback(L.Callback):
                 )
 
     def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: PolicyModule, batch: PromptBatch, batch_idx: int
+        self, trainer: L.Trainer, pl_module: RolloutModule, batch: PromptBatch, batch_idx: int
     ) -> None:
         if self._collector is None:
             return
         start = time.perf_counter()
         engine = self.sampler.ready(trainer, pl_module)
         synced = time.perf_counter() - start
-        score = partial(pl_module.score, temperature=self.sampling.temperature)
         batch.rollout = rollout = self._collector.collect(
             batch.prompts,
+            positions=batch.positions,
             engine=engine,
             seeds=self.seeds("train", self.rollouts, batch),
-            score_old=score,
-            score_reference=partial(score, reference=True) if pl_module.needs_reference else None,
-            drop_zero_advantage=pl_module.objective.zero_advantage_means_zero_gradient,
+            learner=pl_module.learner(temperature=self.sampling.temperature),
             scores_beside_passes=not _changes_default_dtype(trainer),
             device=pl_module.device,
             trainer_state=trainer_state(trainer),

@@ -31,7 +31,7 @@ class SamplesCallback(L.Callback):
         number = trainer.fit_loop.total_batch_idx + 1
         if batch.rollout is None or not self.every_n_rollouts or (number - 1) % self.every_n_rollouts:
             return
-        groups = ranks.gather_objects(list(zip(batch.positions, _lines(batch.rollout), strict=True)))
+        groups = ranks.gather_objects(list(zip(batch.rollout.positions, _lines(batch.rollout), strict=True)))
         if ranks.rank() == 0:
             groups.sort(key=lambda group: group[0])  # the same file on any number of ranks
             lines = [line for _, group in groups for line in group]

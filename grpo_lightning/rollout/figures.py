@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -13,11 +17,10 @@ from grpo_lightning.types import Completion
 def reward_figures(rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
     """Of total rewards ``[P, G]`` and of each reward by itself."""
     everyone = ranks.gather_rows(rewards)
-    metrics = {
-        "reward": float(everyone.nanmean().nan_to_num()),
-        "reward_std": float(group_std(everyone).mean()),
-        "frac_reward_zero_std": float(zero_spread(everyone).double().mean()),
-    }
+    metrics = {"reward": float(everyone.nanmean().nan_to_num())}
+    if everyone.shape[1] > 1:
+        metrics["reward_std"] = float(group_std(everyone).mean())
+        metrics["frac_reward_zero_std"] = float(zero_spread(everyone).double().mean())
     for name, term in terms.items():
         known = ranks.gather_rows(term).flatten()
         known = known[~known.isnan()]
@@ -39,6 +42,12 @@ def length_figures(completions: list[list[Completion]]) -> dict[str, float]:
     return metrics
 
 
+def dropped_figures(advantages: Tensor | None) -> dict[str, float]:
+    """Share of completions that are left out of the backward; ``[P, G, 1 or T]``, None if none is left out."""
+    nothing = None if advantages is None else (advantages == 0).all(dim=2).double()
+    return {"rollout/frac_dropped_sequences": 0.0 if nothing is None else float(ranks.gather_rows(nothing).mean())}
+
+
 def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
     """Figures that reward functions logged; a rank without one of them does not count in its mean."""
     everyone = ranks.gather_objects([metrics])
@@ -52,3 +61,20 @@ def sum_over_ranks(counts: dict[str, float]) -> dict[str, float]:
     everyone = ranks.gather_objects([counts])
     names = sorted({name for of_rank in everyone for name in of_rank}, key=str)
     return {name: sum(of_rank.get(name, 0.0) for of_rank in everyone) for name in names}
+
+
+class Clock:
+    """Seconds spent in each phase; the slowest rank's, since the others wait for it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def metrics(self) -> dict[str, float]:
+        slowest = ranks.all_max(torch.tensor(list(self.seconds.values()), dtype=torch.float64)).tolist()
+        return {f"time/{phase}": seconds for phase, seconds in zip(self.seconds, slowest, strict=True)}

@@ -92,11 +92,12 @@ class Attach(L.Callback):
             window.micro_batches = [micro_batch.to(pl_module.device) for micro_batch in window.micro_batches]
         for micro_batch in (m for window in windows for m in window.micro_batches):
             if self.passes * self.options["updates"] > 1:
-                micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9)
+                micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9).logprobs
             if pl_module.needs_reference:
-                micro_batch.ref_logprobs = pl_module.score(micro_batch, temperature=0.9, reference=True)
+                micro_batch.ref_logprobs = pl_module.score(micro_batch, temperature=0.9, reference=True).logprobs
         batch.rollout = Rollout(
             prompts=[],
+            positions=[],
             completions=[],
             rewards=torch.zeros(0),
             reward_terms={},

@@ -21,6 +21,7 @@ def _batch() -> PromptBatch:
     batch = PromptBatch(prompts)
     batch.rollout = Rollout(
         prompts=prompts,
+        positions=[0, 1],
         completions=[
             [Completion(token_ids=[7], logprobs=[0.0], finished=True, text=f"{p}{g}") for g in range(2)]
             for p in range(2)

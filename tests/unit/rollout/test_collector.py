@@ -13,9 +13,11 @@ from torch import Tensor
 
 from grpo_lightning.advantages import group_centered
 from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
+from grpo_lightning.functional.logprobs import TokenScores
 from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
+from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.types import Completion, Prompt, Rollout, SequenceBatch
 from tests.unit.models.tiny import tiny_tokenizer
 
@@ -104,9 +106,8 @@ def _collect(
         prompts,
         engine=engine,
         seeds=list(range(10, 10 + len(prompts))),
-        score_old=score_old or _refuse,
-        score_reference=score_reference,
-        drop_zero_advantage=drop,
+        positions=range(len(prompts)),
+        learner=Learner(score_old=score_old or _refuse, score_reference=score_reference, drops_zero_advantage=drop),
     )
     assert engine.asked == {
         "prompts": [prompt.token_ids for prompt in prompts],
@@ -255,9 +256,9 @@ def _row_sums(batch: SequenceBatch) -> Tensor:
 def test_old_logprobs_are_taken_once_per_micro_batch_when_a_step_is_off_policy(updates: int, passes: int) -> None:
     scored: list[int] = []
 
-    def score_old(batch: SequenceBatch) -> Tensor:
+    def score_old(batch: SequenceBatch) -> TokenScores:
         scored.append(id(batch))
-        return _row_sums(batch)
+        return TokenScores(_row_sums(batch), torch.zeros(batch.completion_mask.shape))
 
     rollout = _collect(
         TWO_GROUPS, Scripted(3.0, 0.0, 0.0, 6.0, 0.0, 0.0),
