@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.models.adapters import lora_layers, whole
+from grpo_lightning.models.critic import Critic, PolicyWithValues
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.models.sharding import decoder_layers, shard
 
@@ -181,6 +182,11 @@ def _wrapped_by_fsdp1(policy: Policy, strategy: FSDPStrategy) -> nn.Module:
         raise UserError(
             "--trainer.strategy fsdp: cannot train an adapter (its shards mix what is trained and what is frozen); "
             "use --trainer.strategy fsdp2"
+        )
+    if isinstance(policy, PolicyWithValues | Critic):
+        raise UserError(
+            "--trainer.strategy fsdp: cannot clip policy and critic by themselves, nor keep values in float32; use "
+            "--trainer.strategy fsdp2"
         )
     options: dict[str, Any] = {"device_id": strategy.root_device}
     if layers := {type(layer) for layer in decoder_layers(policy)}:

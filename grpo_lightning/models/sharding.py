@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from grpo_lightning.models.critic import Critic, PolicyWithValues
 from grpo_lightning.models.policy import Policy
 
 
@@ -26,6 +27,8 @@ def shard(policy: Policy, mesh: DeviceMesh, *, bfloat16: bool) -> Policy:
     """
     low: dict[str, Any] = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if bfloat16 else {}
     precision = MixedPrecisionPolicy(**low)
+    if isinstance(policy, PolicyWithValues | Critic):
+        fully_shard(policy.value_head, mesh=mesh)  # by itself, since it stays in float32
     for layer in decoder_layers(policy):
         fully_shard(layer, mesh=mesh, mp_policy=precision)
     fully_shard(policy, mesh=mesh, mp_policy=precision)
