@@ -11,6 +11,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from grpo_lightning.errors import RunStopped, UserError, in_one_line
@@ -25,8 +26,8 @@ from grpo_lightning.models.loading import (
     load_tokenizer,
     warn_of_bfloat16_weights,
 )
-from grpo_lightning.models.optimizers import DEFAULT_LR, SCHEDULES, chosen_lr, make_scheduler
-from grpo_lightning.models.origin import attach_adapter, require_same_origin
+from grpo_lightning.models.optimizers import SCHEDULES, ParameterGroup, make_optimizer, make_scheduler
+from grpo_lightning.models.origin import OF_REFERENCE, attach_adapter, require_same_origin, require_same_tensors
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.strategies import distributed
 from grpo_lightning.types import PromptBatch
@@ -93,7 +94,7 @@ class PolicyModule(L.LightningModule):
         self.strict_loading = False  # checkpoints hold what training changes; ``check_checkpoint`` sees to the rest
         self.policy_path = policy
         self.adapter = adapter
-        self.lr, self.make_optimizer = lr, optimizer
+        self.lr, self.optimizer_factory = lr, optimizer
         self.lr_scheduler_type, self.warmup_ratio = lr_scheduler_type, warmup_ratio
         self.lr_scheduler_kwargs = lr_scheduler_kwargs
         self.max_grad_norm = max_grad_norm
@@ -111,6 +112,7 @@ class PolicyModule(L.LightningModule):
         self.weights_version = 0
         """Grows with every change of the weights, so that the sampler knows when it is behind."""
         self.origin: dict[str, Any] = {}  # see ``models.origin``
+        self.reference_moves = False  # with it moves what checkpoints hold; see ``callbacks.ReferenceSync``
         self.skipped_in_a_row = 0
         self._configured_groups: list[dict[str, Any]] = []
         self._step_figures = StepFigures()
@@ -154,15 +156,13 @@ class PolicyModule(L.LightningModule):
 
     # --- optimizer -----------------------------------------------------------------------------------------------
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def parameter_groups(self) -> list[ParameterGroup]:
+        """What is trained, by one optimizer (a second one would count every step twice)."""
         assert self.policy is not None
-        parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        if self.make_optimizer is None:
-            lr = DEFAULT_LR if self.lr is None else self.lr
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
-        else:
-            lr = chosen_lr(self.make_optimizer, self.lr)
-            optimizer = self.make_optimizer(parameters, lr=lr)  # type: ignore[call-arg]
+        return [ParameterGroup(self.policy)]
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = make_optimizer(self.parameter_groups(), self.optimizer_factory, lr=self.lr)
         self._configured_groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         scheduler = make_scheduler(
             optimizer,
@@ -218,16 +218,17 @@ class PolicyModule(L.LightningModule):
             self.manual_backward(loss)
 
     def take_step(self, *, signal: bool) -> dict[str, float]:
-        """Clip, step, advance the schedule; returns ``grad_norm`` (before clipping), ``learning_rate``, ``skipped``.
+        """Clip, step, advance the schedule; returns each group's norm before clipping and rate, and ``skipped_steps``.
 
         A step without signal (every advantage 0) or with a NaN or inf in its gradient must not move a weight, not even
         by the optimizer's momentum: it is taken without gradients, which every torch optimizer passes over, and counts.
         """
-        assert self.policy is not None
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
-        rate = optimizer.param_groups[0]["lr"]
-        norm = clip_grad_norm(self.policy, self.max_grad_norm) if signal else 0.0
-        finite = bool(torch.isfinite(torch.tensor(norm)))
+        optimizer, scheduler, groups = self.optimizers(), self.lr_schedulers(), self.parameter_groups()
+        pairs = zip(groups, optimizer.param_groups, strict=False)  # a user's optimizer may have groups of its own
+        rates = {f"{group.prefix}learning_rate": settings["lr"] for group, settings in pairs}
+        bound = self.max_grad_norm
+        norms = {f"{g.prefix}grad_norm": clip_grad_norm(g.module, bound) if signal else 0.0 for g in groups}
+        finite = all(map(math.isfinite, norms.values()))
         if not signal or not finite:
             optimizer.zero_grad(set_to_none=True)
         self._count_skipped(finite)
@@ -235,7 +236,7 @@ class PolicyModule(L.LightningModule):
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
         self.weights_version += signal and finite
-        return {"grad_norm": norm, "learning_rate": rate, "skipped_steps": float(not signal or not finite)}
+        return norms | rates | {"skipped_steps": float(not signal or not finite)}
 
     def _count_skipped(self, finite: bool) -> None:
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
@@ -254,7 +255,12 @@ class PolicyModule(L.LightningModule):
         self._tell(figures, bar)
 
     def log_step(self, figures: dict[str, float], *, bar: Iterable[str] = ()) -> None:
-        """Figures of one optimizer step, which other loggers than metrics.csv show as means over several."""
+        """Figures of one optimizer step, which other loggers than metrics.csv show as means over several.
+
+        Callbacks that have ``on_step_figures(trainer, pl_module, figures)`` are given them, and may add their own.
+        """
+        for callback in (c for c in self.trainer.callbacks if hasattr(c, "on_step_figures")):
+            callback.on_step_figures(self.trainer, self, figures)
         self._step_figures.log(figures, self.loggers, step=self.global_step, every=self.trainer.log_every_n_steps)
         self._tell(figures, bar)
 
@@ -273,12 +279,13 @@ class PolicyModule(L.LightningModule):
         return self._trained(self.state_dict())
 
     def _trained(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """``state`` without the reference, what an adapter leaves frozen, and second names of tied tensors."""
+        """``state`` without a reference at rest, what an adapter leaves frozen, and second names of tied tensors."""
         assert self.policy is not None
         parameters = self.named_parameters(remove_duplicate=False)
-        left_out = {name.replace(FSDP1_PREFIX, "") for name, p in parameters if not p.requires_grad}
-        left_out |= {f"policy.model.{name}" for name in self.policy.tied}
-        return {k: v for k, v in state.items() if k not in left_out and not k.startswith("reference.")}
+        frozen = {name.replace(FSDP1_PREFIX, "") for name, p in parameters if not p.requires_grad}
+        tied = {f"{owner}model.{name}" for name in self.policy.tied for owner in ("policy.", OF_REFERENCE)}
+        changes = {n for n in state if (self.reference_moves if n.startswith(OF_REFERENCE) else n not in frozen)}
+        return {name: tensor for name, tensor in state.items() if name in changes - tied}
 
     def check_checkpoint(self, shapes: dict[str, torch.Size]) -> None:
         """Refuse a checkpoint of another model.
@@ -286,18 +293,11 @@ class PolicyModule(L.LightningModule):
         Args:
             shapes: of its tensors, by name.
         """
+        if self.trainer.state.fn != TrainerFn.FITTING or not self.needs_reference:  # whatever became of its reference
+            shapes = {name: shape for name, shape in shapes.items() if not name.startswith(OF_REFERENCE)}
         own = {name: tensor.shape for name, tensor in self.trained_state_dict().items()}
-        faults = {
-            "missing": [name for name in own if name not in shapes],
-            "unexpected": [name for name in shapes if name not in own],
-            "of another shape": [name for name, shape in shapes.items() if name in own and shape != own[name]],
-        }
-        if any(faults.values()):
-            raise UserError(
-                f"--ckpt_path: the checkpoint is of another model than --model.policy {self.policy_path} "
-                f"{'with' if self.adapter else 'without'} --model.adapter "
-                f"({'; '.join(f'{kind}: {names[0]}, ...' for kind, names in faults.items() if names)})"
-            )
+        model = f"--model.policy {self.policy_path} {'with' if self.adapter else 'without'} --model.adapter"
+        require_same_tensors(shapes, own, model=model)
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
         self.check_checkpoint({name: tensor.shape for name, tensor in state_dict.items()})
