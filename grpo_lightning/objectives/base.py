@@ -66,27 +66,10 @@ class Objective(ABC):
         raise NotImplementedError(f"{type(self).__name__} penalizes rewards and does not say by how much")
 
     @property
-    def penalizes_reward(self) -> bool:
-        """True if ``reward_penalty`` is to be taken off the rewards before the advantages are made."""
-        return False
-
-    @property
     def corrects_sampler(self) -> bool:
         """True if the objective itself weighs completions by the sampler's probabilities, so that correcting its loss
         for the sampler's mismatch would do so twice."""
         return False
-
-    def reward_penalty(self, old_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """What is taken off each token's reward, without gradient; called only if ``penalizes_reward``.
-
-        Args:
-            old_logprobs: of the policy that starts this rollout's updates, ``[B, T]``.
-            ref_logprobs: of the reference policy, ``[B, T]``.
-
-        Returns:
-            Meaningless where no token is trained, ``[B, T]``.
-        """
-        raise NotImplementedError(f"{type(self).__name__} penalizes rewards without saying by what")
 
     @abstractmethod
     def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:

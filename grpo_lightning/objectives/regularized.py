@@ -40,7 +40,8 @@ class RegularizedObjective(Objective):
     loss        k1          true         reverse KL, of higher variance than k3
     loss        k1          false        none: noise around zero
     reward      k1          no matter    reverse KL, by the policy gradient of the penalized reward (RLOO, REINFORCE++)
-    reward      k2, k3      no matter    neither: a penalty whose expectation, not gradient, is (about) the KL
+    reward      k3          no matter    reverse less forward KL: next to nothing while policy and reference are close
+    reward      k2          no matter    of second order in the distance, as that of k3: next to nothing, too
     ==========  ==========  ===========  ====================================================================
 
     ``beta`` may change between optimizer steps, and everything here follows it.
@@ -52,7 +53,8 @@ class RegularizedObjective(Objective):
         beta: weight β of the KL term. 0 leaves the reference model out of memory altogether.
         kl_estimator: k1, k2 or k3.
         kl_ratio: multiply the estimate in the loss by the token ratio π/π_old, whatever ratio the objective itself
-            takes; its gradient counts. k2 is never multiplied: its own gradient already is that of the reverse KL.
+            takes. Its gradient counts, except with k2, whose own gradient already is that of the reverse KL. With it
+            the gradient above also holds over more steps than one per rollout (arXiv 2510.01555).
         kl_in: ``loss`` adds β·KL to each token's loss, ``reward`` takes β·KL of each token off the rewards before the
             advantages are made.
     """
@@ -79,7 +81,6 @@ class RegularizedObjective(Objective):
 
     @property
     def penalizes_reward(self) -> bool:
-        """True if ``reward_penalty`` is to be taken off the rewards."""
         return self.beta > 0 and self.kl_in == "reward"
 
     @property
@@ -110,8 +111,9 @@ class RegularizedObjective(Objective):
         divergence = ESTIMATORS[self.kl_estimator](logprobs, rollout.ref_logprobs)
         figure, penalty = divergence.detach(), loss.penalty
         if self.kl_in == "loss":
-            if self.kl_ratio and self.kl_estimator != "k2":
-                divergence = divergence * token_ratio(logprobs, rollout.old_logprobs)
+            if self.kl_ratio:
+                ratio = token_ratio(logprobs, rollout.old_logprobs)
+                divergence = divergence * (ratio.detach() if self.kl_estimator == "k2" else ratio)
             penalty = self.beta * divergence if penalty is None else penalty + self.beta * divergence
         return loss._replace(
             metrics=loss.metrics | {"kl": figure},
@@ -120,15 +122,7 @@ class RegularizedObjective(Objective):
         )
 
     def reward_penalty(self, old_logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-        """What ``kl_in`` reward takes off each token's reward: β·KL of the policy that sampled, without gradient.
-
-        Args:
-            old_logprobs: of the policy that starts this rollout's updates, ``[B, T]``.
-            ref_logprobs: of the reference policy, ``[B, T]``.
-
-        Returns:
-            Meaningless where no token is trained, ``[B, T]``.
-        """
+        """β·KL of the policy that starts the rollout's updates; see ``Objective``."""
         return self.beta * ESTIMATORS[self.kl_estimator](old_logprobs, ref_logprobs).detach()
 
 

@@ -18,9 +18,9 @@ class VESPO(RegularizedObjective):
     """-sg(φ(W))·A·log π with φ(W) = W^k·exp(λ·(1 - W)), W the whole sequence's probability ratio (arXiv 2602.10693).
 
     φ(1) = 1. It peaks at W = k/λ (2/3 for good and 3/2 for bad completions by default) and goes to 0 on both sides, so
-    no clip is needed. W is taken against the *sampler's* log-probabilities where they are known, as the paper does: it
-    holds the sampler's mismatch as well as stale samples, and ``--model.correction`` would count the mismatch twice.
-    The reduction is ``token_mean``. On policy the gradient is that of -A·log π. log W is bounded to ±20, where φ is 0.
+    no clip is needed. W is taken against the *sampler's* log-probabilities where they are known, as the paper does, so
+    it holds the sampler's mismatch as well as stale samples, and ``--model.correction`` leaves this objective alone.
+    The reduction is ``token_mean``. On policy the gradient is that of -A·log π. log W is bounded to ±20.
 
     Args:
         k_pos: k of completions with an advantage of 0 or more: how fast the weight falls towards W = 0.

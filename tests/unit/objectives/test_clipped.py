@@ -112,7 +112,8 @@ def _differs(loss: Loss, *, beta: float) -> float:
     """Largest difference to ``ClippedObjective`` over tokens below, inside and above the range, in float64."""
     columns = torch.tensor(GRID, dtype=torch.float64).T[..., None]
     logprobs, old, ref, advantages = columns
-    ours = ClippedObjective(beta=beta).token_loss(logprobs, _rollout(advantages, old=old, ref=ref)).values.flatten()
+    result = ClippedObjective(beta=beta).token_loss(logprobs, _rollout(advantages, old=old, ref=ref))
+    ours = (result.values if result.penalty is None else result.values + result.penalty).flatten()
     other = torch.tensor([loss(*token, beta=beta) for token in GRID], dtype=torch.float64)
     return float((ours - other).abs().max())
 
@@ -170,59 +171,6 @@ def test_a_mutated_formula_is_told_apart(mutation: Loss) -> None:
     assert _differs(mutation, beta=0.5) > 1e-3
 
 
-# --- the KL term --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("estimator", "times_ratio", "value", "gradient"),
-    [
-        # log-prob -1 on policy, reference -2: gap d = -1; dk/dlogprob by hand, plus k where the ratio multiplies it
-        ("k1", False, 1.0, 1.0),
-        ("k1", True, 1.0, 1.0 + 1.0),
-        ("k2", False, 0.5, 1.0),
-        ("k2", True, 0.5, 1.0),  # k2 is never multiplied
-        ("k3", False, 0.367879, 1 - 0.367879),  # 1 - e^d
-        ("k3", True, 0.367879, 1 - 0.367879 + 0.367879),
-    ],
-)
-def test_kl_term_by_hand(estimator: str, times_ratio: bool, value: float, gradient: float) -> None:
-    objective = ClippedObjective(beta=0.1, kl_estimator=estimator, kl_ratio=times_ratio)
-    logprobs = torch.tensor([[-1.0]], requires_grad=True)
-    result = objective.token_loss(logprobs, _rollout(torch.zeros(1, 1), ref=torch.tensor([[-2.0]])))
-    result.values.sum().backward()
-    assert result.values.item() == pytest.approx(0.1 * value, abs=1e-6)
-    assert logprobs.grad.item() == pytest.approx(0.1 * gradient, abs=1e-6)
-    assert result.metrics["kl"].item() == pytest.approx(value, abs=1e-6)
-
-
-def test_off_policy_the_logged_kl_is_the_estimate_without_the_ratio() -> None:
-    rollout = _rollout(torch.zeros(1, 1), old=torch.tensor([[-1.5]]), ref=torch.tensor([[-2.0]]))
-    result = ClippedObjective(beta=1.0).token_loss(torch.tensor([[-1.0]]), rollout)
-    assert result.metrics["kl"].item() == pytest.approx(0.367879, abs=1e-6)
-    assert result.values.item() == pytest.approx(0.367879 * math.exp(0.5), abs=1e-6)
-
-
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-@pytest.mark.parametrize("times_ratio", [False, True])
-def test_kl_is_exactly_zero_while_the_policy_is_the_reference(estimator: str, times_ratio: bool) -> None:
-    objective = ClippedObjective(beta=0.04, kl_estimator=estimator, kl_ratio=times_ratio)
-    logprobs = -torch.rand(3, 4) * 8
-    result = objective.token_loss(logprobs, _rollout(torch.zeros(3, 1), ref=logprobs.clone(), tokens=4))
-    assert result.metrics["kl"].abs().max().item() == 0.0
-    assert result.values.abs().max().item() == 0.0
-
-
-@pytest.mark.parametrize("gap", [100.0, -100.0])
-@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_a_reference_far_away_keeps_loss_and_gradient_finite(estimator: str, gap: float) -> None:
-    logprobs = torch.tensor([[-1.0]], requires_grad=True)
-    rollout = _rollout(torch.ones(1, 1), ref=torch.tensor([[-1.0 + gap]]))
-    loss = ClippedObjective(beta=0.04, kl_estimator=estimator).token_loss(logprobs, rollout).values.sum()
-    loss.backward()
-    assert math.isfinite(loss.item())
-    assert math.isfinite(logprobs.grad.item())
-
-
 # --- metrics, settings --------------------------------------------------------------------------------------------
 
 
@@ -230,13 +178,36 @@ def test_clip_shares_count_the_tokens_whose_gradient_is_cut() -> None:
     ratios = torch.tensor([[0.5, 0.5, 1.0, 1.25, 1.5, 1.5, 1.5]])
     advantages = torch.tensor([[1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 0.0]])
     rollout = _rollout(advantages, old=torch.zeros(1, 7), tokens=7)
-    _, metrics, shares = ClippedObjective().token_loss(ratios.log(), rollout)
+    _, metrics, shares, *_ = ClippedObjective().token_loss(ratios.log(), rollout)
     assert shares is not None
     assert shares["clip_ratio/low_mean"].tolist() == [[0, 1, 0, 0, 0, 0, 0]]
     assert shares["clip_ratio/high_mean"].tolist() == [[0, 0, 0, 0, 1, 0, 0]]
     assert shares["clip_ratio/region_mean"].tolist() == [[0, 1, 0, 0, 1, 0, 0]]
     assert metrics["ratio"].tolist() == [pytest.approx(ratios[0].tolist())]
     assert "kl" not in metrics
+
+
+def test_a_dual_clip_bounds_what_a_bad_token_counts_and_says_so() -> None:
+    # ratio, advantage -> loss, gradient: only a bad token above delta changes
+    cases = [(2.0, -2.0, 4.0, 4.0), (5.0, -2.0, 6.0, 0.0), (5.0, 2.0, -2.56, 0.0), (0.5, -2.0, 1.6, 0.0)]
+    logprobs = torch.tensor([[math.log(ratio) for ratio, *_ in cases]], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([[advantage for _, advantage, *_ in cases]], dtype=torch.float64)
+    rollout = _rollout(advantages, old=torch.zeros(1, 4, dtype=torch.float64), tokens=4)
+    result = ClippedObjective(delta=3.0).token_loss(logprobs, rollout)
+    result.values.sum().backward()
+    assert result.values.tolist() == [pytest.approx([loss for *_, loss, _ in cases], abs=1e-9)]
+    assert logprobs.grad.tolist() == [pytest.approx([gradient for *_, gradient in cases], abs=1e-9)]
+    assert result.shares is not None
+    assert result.shares["clip_ratio/delta_mean"].tolist() == [[0, 1, 0, 0]]
+
+
+def test_a_range_of_ten_clips_only_above() -> None:
+    logprobs = torch.tensor([[-12.0, math.log(12.0), math.log(12.0)]], requires_grad=True)
+    rollout = _rollout(torch.tensor([[-1.0, 1.0, -1.0]]), old=torch.zeros(1, 3), tokens=3)
+    result = ClippedObjective(epsilon=10.0, epsilon_high=10.0).token_loss(logprobs, rollout)
+    assert result.values.flatten().tolist() == pytest.approx([math.exp(-12), -11.0, 12.0], rel=1e-5)
+    assert result.shares is not None
+    assert result.shares["clip_ratio/region_mean"].tolist() == [[0, 1, 0]]
 
 
 def test_metrics_hold_no_graph_and_one_figure_per_token() -> None:
@@ -247,19 +218,14 @@ def test_metrics_hold_no_graph_and_one_figure_per_token() -> None:
         assert not figure.requires_grad
 
 
-def test_without_a_kl_term_there_is_no_reference_and_zero_advantage_rows_may_be_dropped() -> None:
-    free, bound = ClippedObjective(), ClippedObjective(beta=0.04)
-    assert (free.needs_reference, free.zero_advantage_means_zero_gradient) == (False, True)
-    assert (bound.needs_reference, bound.zero_advantage_means_zero_gradient) == (True, False)
-
-
 @pytest.mark.parametrize(
     ("options", "flag"),
     [
         ({"epsilon": 0.0}, "epsilon 0.0"),
-        ({"epsilon": 1.0}, "epsilon 1.0"),
+        ({"epsilon": math.nan}, "epsilon nan"),
         ({"epsilon_high": 0.0}, "epsilon_high 0.0"),
-        ({"beta": -0.1}, "beta -0.1"),
+        ({"epsilon_high": math.inf}, "epsilon_high inf"),
+        ({"delta": 1.28}, "delta 1.28"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(options: dict[str, float], flag: str) -> None:

@@ -39,7 +39,8 @@ def test_ratios_are_to_the_policy_that_sampled_and_not_to_the_reference() -> Non
     assert result.metrics["ratio"].tolist() == [[1.0, 1.0]]
     # The reference comes in by the KL term alone: k3 = 1/2 - log(1/2) - 1. Published: a ratio of 2, cut to 1.2.
     divergence = 0.5 + math.log(2) - 1
-    assert result.values.flatten().tolist() == pytest.approx([-1.0 + 0.04 * divergence] * 2)
+    assert result.values.flatten().tolist() == pytest.approx([-1.0] * 2)
+    assert result.penalty.flatten().tolist() == pytest.approx([0.04 * divergence] * 2)
 
 
 def test_ratios_are_each_tokens_own_and_not_the_product_over_the_sequence() -> None:
@@ -77,6 +78,7 @@ def test_clipping_changes_nothing_in_the_one_on_policy_step_of_a_library_without
     for epsilon in (1e-6, 0.2, 0.999):
         logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
         objective = ClippedObjective(epsilon=epsilon, epsilon_high=epsilon, beta=0.04, kl_ratio=False)
-        objective.token_loss(logprobs, rollout([-0.7], ref=torch.tensor([[-1.5, -1.5]]))).values.sum().backward()
+        result = objective.token_loss(logprobs, rollout([-0.7], ref=torch.tensor([[-1.5, -1.5]])))
+        (result.values + result.penalty).sum().backward()
         gradients.append(logprobs.grad.tolist())
     assert gradients[0] == gradients[1] == gradients[2]
