@@ -1,0 +1,70 @@
+"""Credit by tokens: where rewards, penalties and values go, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from grpo_lightning.advantages import TokenCredit, TokenEstimator, group_centered
+from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
+from grpo_lightning.rollout.credit import CreditAssignment
+from grpo_lightning.types import Completion, Prompt
+
+LENGTHS = [3, 1, 2, 0]
+GROUPS = [[Completion(token_ids=[5] * n, logprobs=[-1.0] * n, finished=True) for n in LENGTHS]]
+MASK = torch.tensor([[[1.0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]]])
+
+
+def scores(*terms: tuple[str, list], weights: list[float] | None = None) -> Scores:
+    """Of one group, by rewards of these names and results."""
+
+    def named(name, result):
+        def reward(**_):
+            return result
+
+        reward.__name__, reward.inline = name, True
+        return reward
+
+    scorer = RewardScorer([named(*term) for term in terms], reward_weights=weights)
+    return scorer.score([Prompt(token_ids=[1], text="q")], GROUPS)
+
+
+class Given(TokenEstimator):
+    """Hands back what it was given."""
+
+    needs_values = True
+
+    def __call__(self, rewards: Tensor, *, mask: Tensor, values: Tensor | None = None) -> TokenCredit:
+        self.rewards, self.mask, self.values = rewards, mask, values
+        return TokenCredit(advantages=rewards * 10, returns=rewards + 100)
+
+
+def test_the_kl_penalty_comes_off_the_reward_of_the_whole_completion() -> None:
+    penalty = torch.tensor([[[0.1, 0.2, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]).double()
+    credit = CreditAssignment(group_centered).assign(
+        scores(("right", [1.0, 1.0, 0.0, 0.0])), GROUPS, mask=MASK, penalty=penalty
+    )
+    # 1 - 0.3, 1 - 0.5, 0 and one without a token: their mean is 0.4.
+    assert credit.advantages.flatten().tolist() == pytest.approx([0.3, 0.1, -0.4, 0.0])
+
+
+def test_a_token_estimator_gets_rewards_at_the_last_token_and_penalties_where_they_arise() -> None:
+    estimator = Given()
+    penalty = torch.tensor([[[0.1, 0.2, 0.0], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]).double()
+    values = torch.arange(12).reshape(1, 4, 3).double()
+    credit = CreditAssignment(estimator).assign(
+        scores(("right", [1.0, 2.0, None, 4.0]), ("steps", [[(0.5, 0)], None, None, None]), weights=[1.0, 3.0]),
+        GROUPS,
+        mask=MASK,
+        penalty=penalty,
+        values=values,
+    )
+    assert estimator.rewards[0, 0].tolist() == pytest.approx([3 * 0.5 - 0.1, -0.2, 1.0])
+    assert estimator.rewards[0, 1].tolist() == pytest.approx([2.0 - 0.5, 0.0, 0.0])
+    # The third has no reward and the fourth no token: neither is anything to go by.
+    assert estimator.mask[0].tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert credit.advantages.shape == (1, 4, 3)
+    assert credit.returns is not None
+    assert credit.returns[0, 1].tolist() == pytest.approx([101.5, 100, 100])
+    assert credit.returns[0, 2].tolist() == [6, 7, 8]  # what the critic says already
