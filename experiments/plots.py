@@ -78,7 +78,7 @@ def draw(runs: Sequence[Run], panels: Sequence[Panel], path: Path, *, ordered: b
 
 
 def aligned(seeds: Sequence[Run], figure: str, *, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Rollouts at which all seeds have a value, and the means of ``smooth`` such values in a row ``[seeds, rollouts]``."""
+    """Rollouts at which all seeds have a value, and the means of ``smooth`` of them in a row, ``[seeds, rollouts]``."""
     curves = [dict(zip(*run.by_rollout(figure), strict=True)) for run in seeds]
     shared = sorted(set.intersection(*(set(curve) for curve in curves)))
     smooth = max(1, min(smooth, len(shared)))

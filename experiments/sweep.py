@@ -154,9 +154,7 @@ def _run(
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
     with log.open("wb") as output:
-        code = subprocess.run(
-            [*program, *words], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False
-        ).returncode
+        done = subprocess.run([*program, *words], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
         sys.exit(f"{setting}, seed {seed} ended with exit code {done.returncode} ({log}):\n{end}")
