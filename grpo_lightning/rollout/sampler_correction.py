@@ -213,13 +213,13 @@ def _add_shares(figures: TokenMeans, name: str, affected: Tensor, batch: Rollout
         batch: of which the counted tokens are the whole.
     """
     counted = batch.counted
-    sequences, hit = counted.amax(dim=1), (affected & (counted > 0)).any(dim=1)
+    sequences = counted.amax(dim=1)
     parts = {"": torch.ones_like(sequences)}
     if batch.length_quartile is not None:
         parts |= {f"_quartile_{q + 1}": (batch.length_quartile == q).float() for q in range(QUARTILES)}
     for part, rows in parts.items():
         figures.add_mean(f"{name}/tokens{part}", affected, counted * rows[:, None])
-        figures.add_mean(f"{name}/sequences{part}", hit, sequences * rows)
+        figures.add_mean(f"{name}/sequences{part}", affected.any(dim=1), sequences * rows)
 
 
 def _effective_share(total: float, squares: float, count: float) -> float:
