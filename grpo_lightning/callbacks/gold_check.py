@@ -20,8 +20,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.right_replies import WORK, Reply, continuation, right_replies
-from grpo_lightning.data.answer_formats import AnswerFormat
+from grpo_lightning.callbacks.right_replies import WORK, Reply, right_replies
+from grpo_lightning.data.answer_formats import AnswerFormat, continuation
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.marks import marked

@@ -49,13 +49,3 @@ def right_replies(
 def _shown(answer_format: AnswerFormat, gold: str, solution: str | None) -> list[str]:
     work = WORK if solution is None or solution in gold else solution
     return [answer_format.show(gold), answer_format.show(gold, work)]
-
-
-def continuation(prefill: str, reply: str) -> str:
-    """The reply as a model would write it where the prompt's template has opened ``<think>`` or ``<reasoning>``."""
-    opened = prefill.strip()
-    if not opened or "</" in opened:
-        return reply
-    if reply.startswith(opened):
-        return reply.removeprefix(opened).lstrip()
-    return f"\n{opened.replace('<', '</')}\n{reply}"

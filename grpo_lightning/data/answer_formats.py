@@ -43,6 +43,16 @@ def _fill(layout: str, **parts: str) -> str:
     return re.sub("|".join(rf"\{{{name}\}}" for name in parts), lambda match: parts[match.group()[1:-1]], layout)
 
 
+def continuation(prefill: str, reply: str) -> str:
+    """The reply as a model would write it where the prompt's template has opened ``<think>`` or ``<reasoning>``."""
+    opened = prefill.strip()
+    if not opened or "</" in opened:
+        return reply
+    if reply.startswith(opened):
+        return reply.removeprefix(opened).lstrip()
+    return f"\n{opened.replace('<', '</')}\n{reply}"
+
+
 ANSWER_FORMATS: dict[str, AnswerFormat] = {
     "think_answer": AnswerFormat(
         instruction="You solve the user's problem. First work it out in your mind, inside <think> </think> tags; then "
