@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_lightning.functional.reduction import constant_length, sequence_mean, token_mean
+from grpo_lightning.functional.reduction import constant_length, sequence_mean, sequence_sum, token_mean
 
-REDUCTIONS = [token_mean, sequence_mean, constant_length]
+REDUCTIONS = [token_mean, sequence_mean, sequence_sum, constant_length]
 
 
 def _mask(lengths: list[int], width: int | None = None) -> torch.Tensor:
@@ -31,10 +31,13 @@ def test_a_short_and_a_long_completion_by_hand() -> None:
 
     assert loss(token_mean) == pytest.approx(14 / 5)
     assert loss(sequence_mean) == pytest.approx((10 + 1) / 2)  # the short one's token counts four times as much
+    assert loss(sequence_sum) == pytest.approx((10 + 4) / 2)
     assert loss(constant_length) == pytest.approx(14 / 16)
 
 
-@pytest.mark.parametrize(("reduction", "ratio"), [(token_mean, 1.0), (sequence_mean, 4.0), (constant_length, 1.0)])
+@pytest.mark.parametrize(
+    ("reduction", "ratio"), [(token_mean, 1.0), (sequence_mean, 4.0), (sequence_sum, 1.0), (constant_length, 1.0)]
+)
 def test_only_the_sequence_mean_favours_tokens_of_short_completions(reduction, ratio: float) -> None:
     mask = _mask([1, 4])
     weights = _weights(reduction, mask, whole=mask)
@@ -46,8 +49,9 @@ def test_means_weigh_one_in_all(lengths: list[int]) -> None:
     mask = _mask(lengths)
     for reduction in (token_mean, sequence_mean):
         assert _weights(reduction, mask, whole=mask).sum().item() == pytest.approx(1.0, abs=1e-6)
-    expected = sum(lengths) / len(lengths) / 16
-    assert _weights(constant_length, mask, whole=mask).sum().item() == pytest.approx(expected, abs=1e-6)
+    mean_length = sum(lengths) / len(lengths)
+    assert _weights(sequence_sum, mask, whole=mask).sum().item() == pytest.approx(mean_length, abs=1e-5)
+    assert _weights(constant_length, mask, whole=mask).sum().item() == pytest.approx(mean_length / 16, abs=1e-6)
 
 
 @settings(max_examples=60)
