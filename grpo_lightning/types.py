@@ -154,7 +154,7 @@ class RolloutBatch(SequenceBatch):
     values: Tensor | None = None
     """The critic's value of each position before these updates; None without a critic, ``[B, T]``."""
     returns: Tensor | None = None
-    """What the critic's values are to become; None without a critic, ``[B, T]``."""
+    """What the critic's values are to become, NaN where that is not known; None without a critic, ``[B, T]``."""
 
 
 BatchT = TypeVar("BatchT", bound=SequenceBatch)

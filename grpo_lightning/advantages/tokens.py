@@ -20,7 +20,8 @@ class TokenCredit:
     """How much better each token was than expected, 0 outside the mask, ``[P, G, T]``."""
 
     returns: Tensor | None = None
-    """What a critic should have said at each token, its target; None without a critic, ``[P, G, T]``."""
+    """What a critic should have said at each token, its target; arbitrary outside the mask; None without a critic,
+    ``[P, G, T]``."""
 
 
 class TokenEstimator(ABC):

@@ -141,8 +141,8 @@ class CreditAssignment:
         rows, columns = len(completions), mask.shape[2]
         returns = None
         if credit.returns is not None and values is not None:
-            # A completion without a known reward teaches the critic nothing: its target is what it says.
-            returns = torch.where(known.unsqueeze(2), _mine(credit.returns, rows)[..., :columns], values).float()
+            # A completion without a known reward teaches the critic nothing.
+            returns = torch.where(known.unsqueeze(2), _mine(credit.returns, rows)[..., :columns], torch.nan).float()
         return TokenCredit(advantages=_mine(credit.advantages, rows)[..., :columns].float(), returns=returns)
 
 

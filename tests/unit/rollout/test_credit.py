@@ -67,4 +67,4 @@ def test_a_token_estimator_gets_rewards_at_the_last_token_and_penalties_where_th
     assert credit.advantages.shape == (1, 4, 3)
     assert credit.returns is not None
     assert credit.returns[0, 1].tolist() == pytest.approx([101.5, 100, 100])
-    assert credit.returns[0, 2].tolist() == [6, 7, 8]  # what the critic says already
+    assert credit.returns[0, 2].isnan().all()  # nothing for the critic to learn
