@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from grpo_lightning.callbacks.rollout import RolloutCallback
     from grpo_lightning.data.datamodule import PromptDataModule
     from grpo_lightning.module import GRPOModule
+    from grpo_lightning.ppo import PPOModule
     from grpo_lightning.sft import SFTModule
 
 __version__ = "0.1.0"
-__all__ = ["GRPOModule", "PromptDataModule", "RolloutCallback", "SFTModule"]
+__all__ = ["GRPOModule", "PPOModule", "PromptDataModule", "RolloutCallback", "SFTModule"]
 
 _WHERE = {
     "GRPOModule": "grpo_lightning.module",
+    "PPOModule": "grpo_lightning.ppo",
     "PromptDataModule": "grpo_lightning.data.datamodule",
     "RolloutCallback": "grpo_lightning.callbacks.rollout",
     "SFTModule": "grpo_lightning.sft",

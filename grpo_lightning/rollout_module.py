@@ -70,7 +70,7 @@ class RolloutModule(PolicyModule):
         self.reference_path = reference or policy
         self._reference_given = reference is not None
         if reference is not None and self.objective.needs_reference:
-            self._check_vocabulary(reference)
+            self.check_vocabulary(reference, flag="--model.reference")
         if max_logp_difference <= 0:
             raise UserError(f"--model.max_logp_difference {max_logp_difference}: a bound in nats must be positive")
         if not 0 < top_entropy_quantile <= 1:
@@ -94,13 +94,14 @@ class RolloutModule(PolicyModule):
     def needs_reference(self) -> bool:  # type: ignore[override]
         return self.objective.needs_reference
 
-    def _check_vocabulary(self, reference: str) -> None:
-        config = load_config(reference, flag="--model.reference", trust_remote_code=self.trust_remote_code)
+    def check_vocabulary(self, path: str, *, flag: str) -> None:
+        """Refuse another model, named by ``flag``, that reads other token ids than the policy."""
+        config = load_config(path, flag=flag, trust_remote_code=self.trust_remote_code)
         theirs, ours = config.get_text_config().vocab_size, self.model_config.get_text_config().vocab_size
         if theirs != ours:
             raise UserError(
-                f"--model.reference {reference} has {theirs} tokens and --model.policy {self.policy_path} has {ours}: "
-                "the reference must read the policy's own token ids"
+                f"{flag} {path} has {theirs} tokens and --model.policy {self.policy_path} has {ours}: it must read the "
+                "policy's own token ids"
             )
 
     def configure_model(self) -> None:

@@ -30,6 +30,7 @@ FLOORS = {
     "policy_module": 4,
     "rollout_module": 4,
     "module": 4,
+    "ppo": 4,
     "sft": 4,
     "callbacks": 4,
     "evaluation": 4,

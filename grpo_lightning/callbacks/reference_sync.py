@@ -55,7 +55,7 @@ class ReferenceSync(L.Callback):
         pl_module.reference_moves = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: Any) -> None:
-        both = (pl_module.policy, pl_module.reference)
+        both = (pl_module.policy.model, pl_module.reference.model)  # a value head is the policy's alone
         policy, reference = ({name: p.shape for name, p in model.named_parameters()} for model in both)
         if policy != reference:
             raise UserError(
@@ -71,7 +71,8 @@ class ReferenceSync(L.Callback):
             return
         with torch.no_grad():
             # The two lie alike on the ranks, so each rank mixes its own parts.
-            for ours, theirs in zip(pl_module.policy.parameters(), pl_module.reference.parameters(), strict=True):
+            policy, reference = pl_module.policy.model, pl_module.reference.model
+            for ours, theirs in zip(policy.parameters(), reference.parameters(), strict=True):
                 _own_part(theirs).lerp_(_own_part(ours), self.alpha)
         log.info("step %d: the reference is now %g of the policy", trainer.global_step, self.alpha)
 

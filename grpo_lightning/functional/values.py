@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from grpo_lightning.functional.masking import masked_sum
+
 
 class ValueLoss(NamedTuple):
     """A critic's loss, token by token."""
@@ -40,24 +42,30 @@ def value_loss(values: Tensor, returns: Tensor, old_values: Tensor, *, clip: flo
     return ValueLoss(0.5 * torch.maximum(error, held_error), (held_error > error).to(target.dtype))
 
 
-def fit_moments(values: Tensor, returns: Tensor) -> dict[str, Tensor]:
-    """The figures of each token whose means ``explained_variance`` needs, each ``[B, T]``.
+def fit_sums(values: Tensor, returns: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """What ``explained_variance`` needs of a part of the tokens: their number, Σ R, Σ R², Σ (R - V), Σ (R - V)².
 
     Args:
         values: the critic's, ``[B, T]``.
-        returns: what they should have been; NaN where that is not known, ``[B, T]``.
+        returns: what they should have been, ``[B, T]``.
+        mask: 1 where the return is known and counts, ``[B, T]``.
     """
-    error = returns.double() - values.detach().double()
-    return {"return": returns.double(), "return²": returns.double() ** 2, "error": error, "error²": error**2}
+    returns = returns.double()
+    error = returns - values.detach().double()
+    figures = torch.ones_like(returns), returns, returns.square(), error, error.square()
+    return tuple(masked_sum(figure, mask) for figure in figures)
 
 
-def explained_variance(means: dict[str, float]) -> float:
+def explained_variance(
+    tokens: float, returns: float, squared_returns: float, errors: float, squared_errors: float
+) -> float:
     """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for one that knows no more than the mean; 0 if R is constant.
 
-    Args:
-        means: of ``fit_moments`` over the tokens whose return is known.
+    Args are the sums of ``fit_sums``, added up over all parts.
     """
-    spread = means["return²"] - means["return"] ** 2
-    unexplained = means["error²"] - means["error"] ** 2
+    if not tokens:
+        return 0.0
+    spread = squared_returns / tokens - (returns / tokens) ** 2
+    unexplained = squared_errors / tokens - (errors / tokens) ** 2
     # A variance from two means has an error of some 1e-16 of the square; below that there is no spread to explain.
-    return 1 - unexplained / spread if spread > 1e-12 * means["return²"] else 0.0
+    return 1 - unexplained / spread if spread > 1e-12 * squared_returns / tokens else 0.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpo_lightning.functional.values import explained_variance, fit_moments, value_loss
+from grpo_lightning.functional.values import explained_variance, fit_sums, value_loss
 
 NAN = math.nan
 RETURNS = torch.tensor([[1.0, 1.0, 1.0, -1.0, NAN]], dtype=torch.float64)
@@ -59,15 +59,21 @@ def test_nothing_leaks_from_a_token_without_a_return(clip: float | None) -> None
     assert given.grad[0, 0] == -0.5
 
 
-def means(values: list[float], returns: list[float]) -> dict[str, float]:
-    moments = fit_moments(torch.tensor(values), torch.tensor(returns))
-    return {name: float(figure.mean()) for name, figure in moments.items()}
+def explained(values: list[float], returns: list[float]) -> float:
+    """Of two parts that are added up, with a token in each that does not count."""
+    parts = [(values[:1], returns[:1]), (values[1:], returns[1:])]
+    sums = [
+        fit_sums(torch.tensor([[*v, 5.0]]), torch.tensor([[*r, NAN]]), torch.tensor([[*[1.0] * len(v), 0.0]]))
+        for v, r in parts
+    ]
+    return explained_variance(*(float(a + b) for a, b in zip(*sums, strict=True)))
 
 
 def test_explained_variance() -> None:
     """Returns 0, 1, 2, 3 have variance 1.25; errors 0, 0, 1, 1 have 0.25."""
-    assert explained_variance(means([0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0])) == pytest.approx(1 - 0.25 / 1.25)
-    assert explained_variance(means([5.0, 6.0, 7.0, 8.0], [0.0, 1.0, 2.0, 3.0])) == pytest.approx(1)  # a constant off
-    assert explained_variance(means([0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0])) == pytest.approx(0)
-    assert explained_variance(means([3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0])) == pytest.approx(-3)  # backwards
-    assert explained_variance(means([0.3, 0.7], [0.1, 0.1])) == 0  # nothing to explain
+    assert explained([0.0, 1.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(1 - 0.25 / 1.25)
+    assert explained([5.0, 6.0, 7.0, 8.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(1)  # a constant off
+    assert explained([0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(0)
+    assert explained([3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(-3)  # backwards
+    assert explained([0.3, 0.7], [0.1, 0.1]) == 0  # nothing to explain
+    assert explained_variance(0, 0, 0, 0, 0) == 0
