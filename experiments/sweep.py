@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -211,7 +212,7 @@ def _steps_per_rollout(folder: Path) -> int:
 
 
 def _file_name(setting: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in setting)
+    return re.sub(r"[^\w.]+", "-", setting).strip("-")
 
 
 def _write(path: Path, text: str) -> None:
