@@ -221,9 +221,13 @@ class RolloutCollector:
 
 
 def _length_quartile(lengths: Tensor) -> Tensor:
-    """The quarter of all ranks' completions that each length belongs to, 0 for the shortest, ``[B]``."""
+    """The quarter of all ranks' completions that each length belongs to, 0 for the shortest, ``[B]``.
+
+    Equal lengths are never parted and go into the upper quarter: where most completions stop at the length limit, the
+    limit is the fourth quarter's.
+    """
     quarters = ranks.gather_rows(lengths).double().quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
-    return torch.searchsorted(quarters, lengths.double())
+    return torch.searchsorted(quarters, lengths.double(), right=True)
 
 
 def _penalty(reward_penalty: Callable[[Tensor, Tensor], Tensor], micro_batch: RolloutBatch) -> Tensor:
