@@ -20,6 +20,14 @@ class OtherWeights(TransformersEngine):
         super().load_weights((name, torch.randn(t.shape, generator=generator)) for name, t in tensors)
 
 
+class NearbyWeights(TransformersEngine):
+    """Samples from weights that are a little off, as one in low precision does."""
+
+    def load_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        noise = torch.Generator().manual_seed(5)
+        super().load_weights((n, t + 0.3 * t.std() * torch.randn(t.shape, generator=noise)) for n, t in tensors)
+
+
 class FirstWeights(TransformersEngine):
     """Keeps the weights of its first sync."""
 
