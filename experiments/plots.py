@@ -15,6 +15,7 @@ from experiments.sweep import Run
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers tell apart (Okabe and Ito, Color Universal Design)."""
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
 
 
@@ -36,7 +37,7 @@ class Column(NamedTuple):
     value: Callable[[Run], float | None]
     """None where a run has no such figure, or never got there."""
     form: str = ".3g"
-    """A format, with ``%`` for shares in percent: ``.1%``."""
+    """A number's format; ``.1%`` multiplies by 100 and leaves the sign to the heading."""
 
 
 def draw(runs: Sequence[Run], panels: Sequence[Panel], path: Path, *, ordered: bool = False) -> None:
@@ -72,7 +73,8 @@ def draw(runs: Sequence[Run], panels: Sequence[Panel], path: Path, *, ordered: b
         place.set(title=panel.title, xlabel="rollouts", ylabel=panel.unit)
         place.title.set_fontsize(10)
         place.grid(alpha=0.3)
-    figure.legend(*_labels(axes), loc="outside lower center", ncols=len(settings), fontsize=9)
+    if len(settings) > 1:
+        figure.legend(*_labels(axes), loc="outside lower center", ncols=len(settings), fontsize=9)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -90,10 +92,16 @@ def aligned(seeds: Sequence[Run], figure: str, *, smooth: int = 1) -> tuple[np.n
 
 def table(runs: Sequence[Run], columns: Sequence[Column], *, heading: str = "setting") -> str:
     """A Markdown table, one setting a line: mean ± sample standard deviation over the seeds."""
-    lines = [[heading, *(column.heading for column in columns)], ["---"] * (len(columns) + 1)]
+    rows = [[heading, *(column.heading for column in columns)]]
     for setting, seeds in by_setting(runs).items():
-        lines.append([setting, *(spread([column.value(run) for run in seeds], column.form) for column in columns)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append([setting, *(spread([column.value(run) for run in seeds], column.form) for column in columns)])
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its heading."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def spread(values: Sequence[float | None], form: str) -> str:
@@ -109,14 +117,13 @@ def spread(values: Sequence[float | None], form: str) -> str:
     return text + (f" ({len(found)} of {len(values)})" if len(found) < len(values) else "")
 
 
-def write_table(page: Path, text: str, *, name: str = "table") -> None:
-    """Put ``text`` between ``<!-- name -->`` and ``<!-- end of name -->`` in a README."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    before, found, rest = page.read_text("utf-8").partition(begin)
-    _, closed, after = rest.partition(end)
+def write_table(page: Path, text: str) -> None:
+    """Put ``text`` between the marks ``BEGIN`` and ``END`` of a README."""
+    before, found, rest = page.read_text("utf-8").partition(BEGIN)
+    _, closed, after = rest.partition(END)
     if not (found and closed):
-        raise ValueError(f"{page} has no lines {begin} and {end}")
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"{page}: no lines {BEGIN} and {END} for the table")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 def by_setting(runs: Sequence[Run]) -> dict[str, list[Run]]:

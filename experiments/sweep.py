@@ -71,6 +71,10 @@ class Run:
         values = self.values(figure)
         return float(np.mean(values[-points:])) if values else None
 
+    def mean(self, figure: str) -> float | None:
+        """Over all steps of the run; None without any."""
+        return self.last(figure, points=len(self.values(figure)))
+
     def values(self, figure: str) -> list[float]:
         """All of them, in the order of steps."""
         return [value for _, value in self.figures.get(figure, [])]
@@ -147,6 +151,23 @@ def read_results(path: Path) -> list[Run]:
     return [Run(**run) for run in json.loads(path.read_text("utf-8"))["runs"]]
 
 
+def read_run(
+    folder: Path, figures: Sequence[str], *, setting: str, seed: int, command: str = "", seconds: float = 0.0
+) -> Run:
+    """What a run's folder says, and what this machine and checkout are."""
+    return Run(
+        setting=setting,
+        seed=seed,
+        command=command,
+        seconds=seconds,
+        steps_per_rollout=_steps_per_rollout(folder),
+        figures={figure: found for figure in figures if (found := read_figure(folder, figure))},
+        machine=machine(),
+        versions=versions(),
+        commit=commit(ROOT),
+    )
+
+
 def _run(
     run: Path, words: list[str], program: Sequence[str], *, setting: str, seed: int, figures: Sequence[str]
 ) -> Run:
@@ -159,17 +180,9 @@ def _run(
     if done.returncode:
         end = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
         sys.exit(f"{setting}, seed {seed} ended with exit code {done.returncode} ({log}):\n{end}")
-    finished = Run(
-        setting=setting,
-        seed=seed,
-        command=shlex.join([*shlex.split(SHOWN_AS), *words]),
-        seconds=round(time.perf_counter() - began, 1),
-        steps_per_rollout=_steps_per_rollout(folder),
-        figures={figure: found for figure in figures if (found := read_figure(folder, figure))},
-        machine=machine(),
-        versions=versions(),
-        commit=commit(ROOT),
-    )
+    seconds = round(time.perf_counter() - began, 1)
+    command = shlex.join([*shlex.split(SHOWN_AS), *words])
+    finished = read_run(folder, figures, setting=setting, seed=seed, command=command, seconds=seconds)
     _write(folder / "run.json", json.dumps(asdict(finished)) + "\n")
     return finished
 

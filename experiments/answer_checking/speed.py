@@ -1,6 +1,6 @@
 """How many answers a second `math_accuracy` checks on one core.
 
-OMP_NUM_THREADS=1 python experiments/answer_checking/speed.py [--math500 FILE] [--write results.json]
+OMP_NUM_THREADS=1 python -m experiments.answer_checking.speed [--math500 FILE] [--write results.json]
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for what the experiments share
-
-from machine import processor, versions
-
+from experiments.machine import processor, versions
 from grpo_lightning.rewards import math_accuracy
 from grpo_lightning.rewards.answers import notation, numbers, readings
 
@@ -35,7 +32,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     record = {
-        "command": " ".join(["python experiments/answer_checking/speed.py", *sys.argv[1:]]),
+        "command": " ".join(["python -m experiments.answer_checking.speed", *sys.argv[1:]]),
         "machine": f"one core of {os.cpu_count()} ({processor()})",
         "load": os.getloadavg()[0],
         "versions": versions(),

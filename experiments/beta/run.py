@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 MEASURED_ONLY = 1e-8
 """A weight that pulls on nothing, for which the KL to the reference is measured all the same."""
 SETTINGS = {
-    f"beta = {beta:g}": f"--model.objective.beta {beta or MEASURED_ONLY:g} --data.source.size {32 * 100}"
+    f"beta = {beta:g}": f"--model.objective.beta {beta or MEASURED_ONLY:g} --data.source.size {32 * 60}"
     for beta in (0, 0.01, 0.04, 0.1)
 }
 FIGURES = ("reward", "val/accuracy", "kl", "completions/mean_length", "entropy", "val/running_totals/mean_length")
@@ -32,8 +32,8 @@ def peak(run: Run) -> float:
 
 COLUMNS = (
     Column("rollouts to 80% reward", lambda run: run.rollouts_to("reward", 0.8), ".0f"),
-    Column("reward, last 10 rollouts", lambda run: run.last("reward", points=10), ".1%"),
-    Column("greedy accuracy, end", lambda run: run.last("val/accuracy"), ".1%"),
+    Column("reward, last 10 rollouts (%)", lambda run: run.last("reward", points=10), ".1%"),
+    Column("greedy accuracy, end (%)", lambda run: run.last("val/accuracy"), ".1%"),
     Column("KL, last 10", lambda run: run.last("kl", points=10), ".3f"),
     Column("KL highest at rollout", peak, ".0f"),
     Column("length, last 10", lambda run: run.last("completions/mean_length", points=10), ".1f"),

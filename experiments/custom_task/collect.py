@@ -5,7 +5,6 @@ python -m experiments.custom_task.collect
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from pathlib import Path
@@ -18,16 +17,17 @@ from experiments.custom_task.baselines import BASELINES, known_rows, measure
 from experiments.custom_task.run import CONFIGS, LEARNING_RATES, RUNS, SEEDS, best_rate, figures, folder
 from experiments.custom_task.series import PriceMoves
 from experiments.machine import processor, versions
+from experiments.plots import markdown, spread, write_table
+from experiments.sweep import ROOT, read_figure
 
 HERE = Path(__file__).resolve().parent
-BEGIN, END = "<!-- tables: collect.py -->", "<!-- end of tables -->"
 SMOOTHED = 10
 """Steps that a point of the training curves is the mean of."""
 HEADINGS = {
-    "direction": ("direction right (%)", "%"),
+    "direction": ("direction right (%)", ".1%"),
     "size_error": ("size off by (points)", ".2f"),
     "profit": ("profit a move (points)", ".2f"),
-    "rash": ("rash (%)", "%"),
+    "rash": ("rash (%)", ".1%"),
     "reward": ("full reward", ".3f"),
 }
 
@@ -55,10 +55,7 @@ def main() -> None:
     }
     (HERE / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     draw(record)
-    readme = HERE / "README.md"
-    before, _, rest = readme.read_text("utf-8").partition(BEGIN)
-    tables = f"{result_table(record, len(test))}\n\n{sweep_table(record)}"
-    readme.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    write_table(HERE / "README.md", f"{result_table(record, len(test))}\n\n{sweep_table(record)}")
     print(f"{HERE}: results.json, learning_curve.png, README.md")
 
 
@@ -66,29 +63,17 @@ def result_table(record: dict[str, Any], problems: int) -> str:
     rows = [[f"{problems} later moves", *(heading for heading, _ in HEADINGS.values())]]
     rows += [[name, *cells([found])] for name, found in record["baselines"].items()]
     rows += [[name, *cells(found)] for name, found in record["trained"].items()]
-    return table(rows)
+    return markdown(rows)
 
 
 def sweep_table(record: dict[str, Any]) -> str:
     rows = [["learning rate, validation moves", *(heading for heading, _ in HEADINGS.values())]]
-    return table(rows + [[rate, *cells(found)] for rate, found in record["sweep"].items()])
+    return markdown(rows + [[rate, *cells(found)] for rate, found in record["sweep"].items()])
 
 
 def cells(found: list[dict[str, float]]) -> list[str]:
     """Mean, and the sample standard deviation over the seeds if there are several."""
-    return [cell([figures[key] for figures in found], form) for key, (_, form) in HEADINGS.items()]
-
-
-def cell(values: list[float], form: str) -> str:
-    if form == "%":
-        values, form = [100 * value for value in values], ".1f"
-    spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
-    return f"{np.mean(values):{form}}{spread}"
-
-
-def table(rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
+    return [spread([figures[key] for figures in found], form) for key, (_, form) in HEADINGS.items()]
 
 
 def draw(record: dict[str, Any]) -> None:
@@ -102,7 +87,8 @@ def draw(record: dict[str, Any]) -> None:
     for axes, (column, title) in zip(panels, columns.items(), strict=True):
         for kind, color in (("direction", "tab:orange"), ("full", "tab:blue")):
             for seed in SEEDS:
-                steps, values = curve(folder(seed, f"{kind}-{record['learning_rate']}"), column)
+                points = read_figure(ROOT / folder(seed, f"{kind}-{record['learning_rate']}"), column)
+                steps, values = zip(*points, strict=True)
                 label = {"direction": "direction only", "full": "full reward"}[kind] if seed == SEEDS[0] else None
                 if len(values) > SMOOTHED:
                     steps, values = steps[SMOOTHED - 1 :], np.convolve(values, np.full(SMOOTHED, 1 / SMOOTHED), "valid")
@@ -114,12 +100,6 @@ def draw(record: dict[str, Any]) -> None:
     panels[0].legend(fontsize=8)
     figure.savefig(HERE / "learning_curve.png", dpi=150)
     plt.close(figure)
-
-
-def curve(run: Path, column: str) -> tuple[list[int], list[float]]:
-    with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        points = [(int(row["step"]), float(row[column])) for row in csv.DictReader(file) if row.get(column)]
-    return [step for step, _ in points], [value for _, value in points]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from experiments.plots import Column, Panel, draw, table, write_table
 from experiments.sweep import run_sweep
 
 HERE = Path(__file__).resolve().parent
-COMPLETIONS, ROLLOUTS = 256, 60
+COMPLETIONS, ROLLOUTS = 256, 40
 SETTINGS = {
     f"G = {g}": f"--rollout.group_size {g} --data.prompts_per_step {COMPLETIONS // g} "
     f"--data.source.size {ROLLOUTS * COMPLETIONS // g}"
@@ -23,9 +23,9 @@ PANELS = (
 )
 COLUMNS = (
     Column("rollouts to 80% reward", lambda run: run.rollouts_to("reward", 0.8), ".0f"),
-    Column("reward, last 10 rollouts", lambda run: run.last("reward", points=10), ".1%"),
-    Column("greedy accuracy, end", lambda run: run.last("val/accuracy"), ".1%"),
-    Column("groups without a signal, last 10", lambda run: run.last("frac_reward_zero_std", points=10), ".1%"),
+    Column("reward, last 10 rollouts (%)", lambda run: run.last("reward", points=10), ".1%"),
+    Column("greedy accuracy, end (%)", lambda run: run.last("val/accuracy"), ".1%"),
+    Column("groups without a signal, last 10 (%)", lambda run: run.last("frac_reward_zero_std", points=10), ".1%"),
 )
 
 

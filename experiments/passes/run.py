@@ -18,10 +18,10 @@ PANELS = (
 )
 COLUMNS = (
     Column("rollouts to 80% reward", lambda run: run.rollouts_to("reward", 0.8), ".0f"),
-    Column("reward, last 10 rollouts", lambda run: run.last("reward", points=10), ".1%"),
-    Column("greedy accuracy, end", lambda run: run.last("val/accuracy"), ".1%"),
-    Column("clipped tokens", lambda run: sum(run.values("clip_ratio/region_mean")) / len(run.values("reward")), ".2%"),
-    Column("mean of abs(r - 1)", lambda run: sum(run.values("ratio_distance")) / len(run.values("reward")), ".4f"),
+    Column("reward, last 10 rollouts (%)", lambda run: run.last("reward", points=10), ".1%"),
+    Column("greedy accuracy, end (%)", lambda run: run.last("val/accuracy"), ".1%"),
+    Column("clipped tokens (%)", lambda run: run.mean("clip_ratio/region_mean"), ".2%"),
+    Column("mean of abs(r - 1)", lambda run: run.mean("ratio_distance"), ".4f"),
     Column("entropy, last 10", lambda run: run.last("entropy", points=10), ".3f"),
 )
 
@@ -31,7 +31,7 @@ def main() -> None:
         "passes",
         SETTINGS,
         options="--config configs/quickstart.yaml --config experiments/embedded.yaml "
-        f"--model.objective experiments.passes.ratio_spread.RatioSpread --data.source.size {32 * 40}",
+        f"--model.objective experiments.passes.ratio_spread.RatioSpread --data.source.size {32 * 30}",
         figures=FIGURES,
     )
     draw(runs, PANELS, HERE / "plot.png", ordered=True)

@@ -1,6 +1,6 @@
 """The quickstart: make a tiny base model, train it by GRPO, compare before and after.
 
-python experiments/quickstart/run.py [--seed 0] [--engine vllm|transformers]
+python -m experiments.quickstart.run [--seed 0] [--engine vllm|transformers]
 
 Everything is done by the project's own command line; this script only calls it and reads what it wrote.
 """
@@ -8,26 +8,28 @@ Everything is done by the project's own command line; this script only calls it 
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
+from experiments.base_model import command_line, quickstart_base, run_folder
+from experiments.plots import Panel, draw
+from experiments.sweep import Run, read_run
 from grpo_lightning.data.arithmetic import is_step_by_step
 from grpo_lightning.evaluation import wilson_interval
 
-ROOT = Path(__file__).resolve().parents[2]
-BASE_RECIPE = ("configs/quickstart_base.yaml", "grpo_lightning/data/arithmetic.py", "grpo_lightning/data/tiny_model.py")
 ENGINES = {"vllm": "grpo_lightning.engines.VLLMEngine", "transformers": "grpo_lightning.engines.TransformersEngine"}
+PANELS = (
+    Panel("reward", "Mean reward of a rollout", "share of right answers"),
+    Panel("completions/mean_length", "Mean completion length", "tokens"),
+    Panel("val/accuracy", "Greedy accuracy, held-out problems", "%", scale=100),
+)
 console = Console(highlight=False)
 
 
@@ -38,57 +40,17 @@ def main() -> None:
     parser.add_argument("options", nargs="*", help="passed on to `fit`, after `--`: -- --model.lr 1e-4")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    folder = run_folder(arguments.seed)
-    base = make_base(folder, arguments.seed)
-    run = folder / "grpo"
+    base, run = quickstart_base(arguments.seed), run_folder(arguments.seed) / "grpo"
     console.rule("GRPO: 60 rollouts of 32 prompts x 8 completions")
     options = ["--model.policy", str(base), "--trainer.default_root_dir", str(run), *arguments.options]
     if arguments.engine:
         options += ["--rollout.engine", ENGINES[arguments.engine]]
-    command_line("fit", "configs/quickstart.yaml", arguments.seed, *options)
+    command_line("fit", "--config", "configs/quickstart.yaml", "--seed_everything", str(arguments.seed), *options)
     results = compare(run, arguments.seed)
     results["seconds"] = round(time.perf_counter() - start, 1)
     (run / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    draw_curves([run], run / "curves.png")
+    draw([curves(run, arguments.seed)], PANELS, run / "curves.png")
     show(results, run)
-
-
-def run_folder(seed: int) -> Path:
-    """Where everything of one seed lies."""
-    return ROOT / "runs" / ("quickstart" if seed == 0 else f"quickstart-seed{seed}")
-
-
-def command_line(command: str, config: str, seed: int, *options: str) -> None:
-    """Run ``python -m grpo_lightning``; stop with its exit code if it fails (it has said why)."""
-    words = [sys.executable, "-m", "grpo_lightning", command, "--config", config, "--seed_everything", str(seed)]
-    result = subprocess.run([*words, *options], cwd=ROOT, check=False)
-    if result.returncode:
-        sys.exit(result.returncode)
-
-
-def make_base(folder: Path, seed: int) -> Path:
-    """The base model's folder; made once and kept while its recipe stays the same."""
-    base = folder / "base"
-    recipe = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in BASE_RECIPE)).hexdigest()
-    stamp = base / "recipe.sha256"
-    if stamp.exists() and stamp.read_text() == recipe and (base / "hf").is_dir():
-        console.print(f"Base model: {base / 'hf'} (made earlier)")
-        return base / "hf"
-    console.rule("Base model: supervised training on 38,400 short texts")
-    from grpo_lightning.data.tiny_model import build_tiny_model
-
-    build_tiny_model(str(folder / "tiny"), seed=seed)
-    command_line(
-        "fit",
-        "configs/quickstart_base.yaml",
-        seed,
-        *("--model.policy", str(folder / "tiny"), "--trainer.default_root_dir", str(base)),
-        *("--data.source.seed", str(seed)),
-    )
-    if not (base / "hf").is_dir():
-        sys.exit("The base model was not finished; run this again.")
-    stamp.write_text(recipe)
-    return base / "hf"
 
 
 def compare(run: Path, seed: int) -> dict[str, Any]:
@@ -113,6 +75,11 @@ def compare(run: Path, seed: int) -> dict[str, Any]:
             "examples": [{key: a[key] for key in ("prompt", "answer", "completion", "correct")} for a in greedy[:3]],
         }
     return results
+
+
+def curves(run: Path, seed: int) -> Run:
+    """What ``PANELS`` show of a run."""
+    return read_run(run, [panel.figure for panel in PANELS], setting="GRPO", seed=seed)
 
 
 def show(results: dict[str, Any], run: Path) -> None:
@@ -148,31 +115,6 @@ def show(results: dict[str, Any], run: Path) -> None:
         f"--prompt '{before['examples'][0]['prompt']}'",
         soft_wrap=True,
     )
-
-
-def draw_curves(runs: list[Path], path: Path, *, labels: list[str] | None = None) -> None:
-    """Reward, length and held-out accuracy over optimizer steps, one line per run."""
-    figure, (reward, length, accuracy) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    for run, label in zip(runs, labels or [None], strict=True):
-        with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        for axes, name in ((reward, "reward"), (length, "completions/mean_length")):
-            points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
-            axes.plot(*zip(*points, strict=True), label=label)
-        points = [(int(row["step"]), 100 * float(row["val/accuracy"])) for row in rows if row.get("val/accuracy")]
-        accuracy.plot(*zip(*points, strict=True), marker="o", label=label)
-    for axes, title, unit in (
-        (reward, "Mean reward of a rollout", "share of right answers"),
-        (length, "Mean completion length", "tokens"),
-        (accuracy, "Greedy accuracy, held-out problems", "%"),
-    ):
-        axes.set(title=title, xlabel="optimizer steps", ylabel=unit)
-        axes.grid(alpha=0.3)
-        axes.set_ylim(bottom=0)
-    if labels:
-        reward.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,28 @@
 """The two runs as one record: results.json, and the tables in README.md between their marks.
 
-python experiments/real_weights/collect.py
+python -m experiments.real_weights.collect
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for what the experiments share
-
-from machine import processor, versions
-from run import CONFIG, run_folder
+from experiments.machine import processor, versions
+from experiments.plots import markdown, write_table
+from experiments.real_weights.run import CONFIG, run_folder
 
 HERE = Path(__file__).resolve().parent
 PRECISIONS = ("bf16-mixed", "32-true")
-BEGIN, END = "<!-- tables: collect.py -->", "<!-- end of tables -->"
 
 
 def main() -> None:
     runs = [json.loads((run_folder(precision) / "results.json").read_text("utf-8")) for precision in PRECISIONS]
     record = {
         "command": [
-            f"python experiments/{HERE.name}/run.py --precision {run['precision']} --steps {len(run['steps'])} "
+            f"python -m experiments.{HERE.name}.run --precision {run['precision']} --steps {len(run['steps'])} "
             f"--seed {run['seed']}" + (f" -- {' '.join(run['options'])}" if run["options"] else "")
             for run in runs
         ],
@@ -36,9 +33,7 @@ def main() -> None:
     }
     (HERE / "results.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     readme = HERE / "README.md"
-    before, _, rest = readme.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    readme.write_text(f"{before}{BEGIN}\n\n{tables(runs)}\n\n{END}{after}", encoding="utf-8")
+    write_table(readme, tables(runs))
     print(f"{HERE / 'results.json'}, {readme}")
 
 
@@ -68,7 +63,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         ["peak memory of `fit` (GiB)", *(f"{run['fit_peak_memory_gib']:.1f}" for run in runs)],
         ["whole run (min)", *(f"{run['seconds'] / 60:.0f}" for run in runs)],
     ]
-    parts = [_table(rows)]
+    parts = [markdown(rows)]
     for run in runs:
         heading = ["step", "gradient norm", "gap mean", "gap max", "reward", "right", "overlap"]
         heading += ["equal groups", "tokens", "cut", "tokens/s", "sync s", "generate s", "update s"]
@@ -92,13 +87,8 @@ def tables(runs: list[dict[str, Any]]) -> str:
                     f"{step['time/update']:.0f}",
                 ]
             )
-        parts.append(f"`{run['precision']}`, each optimizer step:\n\n{_table(lines)}")
+        parts.append(f"`{run['precision']}`, each optimizer step:\n\n{markdown(lines)}")
     return "\n\n".join(parts)
-
-
-def _table(rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])
 
 
 def _accuracy(evaluation: dict[str, Any]) -> str:

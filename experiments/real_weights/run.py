@@ -1,7 +1,7 @@
 """GRPO on real pretrained weights: Gemma 3 270M (base) on GSM8K, a few optimizer steps, everything measured.
 
-python experiments/real_weights/run.py --precision bf16-mixed --steps 10
-python experiments/real_weights/run.py --precision 32-true --steps 5
+python -m experiments.real_weights.run --precision bf16-mixed --steps 10
+python -m experiments.real_weights.run --precision 32-true --steps 5
 
 One `fit` evaluates, trains, evaluates again and exports; one `validate` reads the export back and asks the same
 problems; then the export is compared with the checkpoint and with the weights it began with. Everything is done by the
@@ -55,7 +55,9 @@ def main() -> None:
     memory = command_line("fit", *shared, "--model.policy", arguments.policy, *length, *arguments.options)
     command_line("validate", *shared, "--model.policy", str(run / "hf"), *arguments.options)
 
-    from measure import compare_weights  # imports torch, which the two commands above had better not wait for
+    from experiments.real_weights.measure import (
+        compare_weights,  # imports torch, which the two commands above had better not wait for
+    )
 
     results = {
         "precision": arguments.precision,
