@@ -5,7 +5,7 @@ ENV := .venv/.installed
 # The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
 TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages.py objectives rewards data engines)
 
-.PHONY: help setup quickstart test lint format clean
+.PHONY: help setup quickstart experiments test lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -18,7 +18,10 @@ $(ENV): pyproject.toml .ci/setup_env.sh
 setup: $(ENV) ## make .venv and install everything
 
 quickstart: $(ENV) ## train a tiny model with GRPO on this machine
-	.venv/bin/python experiments/quickstart/run.py
+	.venv/bin/python -m experiments.quickstart.run
+
+experiments: $(ENV) ## run all experiments again (hours; goes on where it was stopped)
+	.venv/bin/python -m experiments $(ARGS)
 
 test: $(ENV) ## run the whole test suite, unit tests first
 	.venv/bin/python -m pytest $(ARGS)

@@ -1,15 +1,16 @@
-"""Three seeds of the quickstart as one record: results.json and learning_curve.png beside this file.
+"""Three seeds of the quickstart (the missing ones run first) as results.json and learning_curve.png beside this file.
 
-for seed in 0 1 2; do python -m experiments.quickstart.run --seed $seed; done
 python -m experiments.quickstart.collect
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
-from experiments.base_model import run_folder
+from experiments.base_model import ROOT, run_folder
 from experiments.machine import machine, versions
 from experiments.plots import draw
 from experiments.quickstart.run import PANELS, curves
@@ -20,6 +21,11 @@ SEEDS = (0, 1, 2)
 
 def main() -> None:
     runs = {seed: run_folder(seed) / "grpo" for seed in SEEDS}
+    for seed, run in runs.items():
+        if not (run / "results.json").exists():
+            subprocess.run(
+                [sys.executable, "-m", "experiments.quickstart.run", "--seed", str(seed)], cwd=ROOT, check=True
+            )
     record = {
         "command": "python -m experiments.quickstart.run --seed {0,1,2}",
         "configs": ["configs/quickstart_base.yaml", "configs/quickstart.yaml"],
