@@ -77,7 +77,7 @@ class RolloutModule(PolicyModule):
             raise UserError(f"--model.top_entropy_quantile {top_entropy_quantile}: a share above 0 and at most 1")
         self.correction = SamplerCorrection() if correction is True else correction or None
         self.off_policy_mask = None if off_policy_threshold is None else OffPolicyMask(off_policy_threshold)
-        self.entropy_coef = entropy_coef
+        self.entropy_coef, self.entropy_steered = entropy_coef, False  # see ``callbacks.AdaptiveEntropy``
         self.top_entropy_quantile = top_entropy_quantile
         self.max_logp_difference = max_logp_difference
         self.reference: nn.Module | None = None
@@ -134,7 +134,7 @@ class RolloutModule(PolicyModule):
     @property
     def drops_zero_advantage(self) -> bool:
         """True if sequences with advantage 0 may be left out of the backward without changing the gradient."""
-        only_policy_term = self.entropy_coef == 0 and self.top_entropy_quantile == 1
+        only_policy_term = self.entropy_coef == 0 and not self.entropy_steered and self.top_entropy_quantile == 1
         return only_policy_term and self.objective.zero_advantage_means_zero_gradient
 
     def score(self, batch: SequenceBatch, *, temperature: float, reference: bool = False) -> TokenScores:

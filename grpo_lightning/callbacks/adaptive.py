@@ -169,6 +169,7 @@ class AdaptiveEntropy(_Steered):
                 f"--model.entropy_coef {begin}: AdaptiveEntropy keeps it within [{self.minimum}, {self.maximum}]; "
                 "begin inside, or change its minimum and maximum"
             )
+        pl_module.entropy_steered = True  # without a bonus too, `entropy` must be that of every trained token
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         if self._coefficient is None:

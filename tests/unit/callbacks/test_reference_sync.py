@@ -13,17 +13,19 @@ from grpo_lightning.callbacks import ReferenceSync
 from grpo_lightning.errors import UserError
 
 
-def layer(value: float, width: int = 2) -> nn.Linear:
+def policy(value: float, width: int = 2, **heads: nn.Module) -> nn.ModuleDict:
+    """A layer that is all ``value``, as ``.model``."""
     with torch.no_grad():
         made = nn.Linear(width, 1)
         for parameter in made.parameters():
             parameter.fill_(value)
-    return made
+    return nn.ModuleDict({"model": made, **heads})
 
 
 def module(reference: nn.Module | None = None, **attributes: Any) -> Any:
     given = {
-        "policy": layer(1.0), "reference": reference or layer(0.0).requires_grad_(False), "adapter": None,
+        "policy": policy(1.0, value_head=nn.Linear(3, 1)),  # a critic's, which the reference has none of
+        "reference": reference or policy(0.0).requires_grad_(False), "adapter": None,
         "needs_reference": True, "reference_moves": False, "reference_path": "old", "policy_path": "new",
     }  # fmt: skip
     return SimpleNamespace(**(given | attributes))
@@ -47,7 +49,7 @@ def test_the_reference_goes_a_share_of_the_way_every_n_steps() -> None:
     # A multiple of 4 is reached at 4, passed on the way to 9, twice on the way to 16.
     assert after(callback, pl_module, 2, 4, 6, 9, 10, 16) == pytest.approx([0, 0.6, 0.6, 0.84, 0.84, 0.936])
     assert all(not p.requires_grad for p in pl_module.reference.parameters())
-    assert {float(x) for p in pl_module.policy.parameters() for x in p.detach().flatten()} == {1.0}
+    assert {float(x) for p in pl_module.policy.model.parameters() for x in p.detach().flatten()} == {1.0}
     assert after(ReferenceSync(alpha=1.0, every_n_steps=1), pl_module, 1) == [1.0]
     # A run that goes on at step 6 has its next sync where the whole run had it.
     assert after(ReferenceSync(alpha=0.5, every_n_steps=4), module(), 7, 8, begin=6) == [0.0, 0.5]
@@ -68,7 +70,7 @@ def test_a_reference_that_cannot_move_is_refused() -> None:
     with pytest.raises(UserError, match=r"ReferenceSync: no reference is loaded.*--model\.objective\.beta"):
         ReferenceSync().setup(None, module(needs_reference=False), "fit")  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"^--model\.reference old: .* size of --model\.policy new"):
-        ReferenceSync().on_fit_start(None, module(layer(0.0, width=3)))  # type: ignore[arg-type]
+        ReferenceSync().on_fit_start(None, module(policy(0.0, width=3)))  # type: ignore[arg-type]
     for wrong in ({"alpha": 0.0}, {"alpha": 1.1}, {"every_n_steps": 0}):
         with pytest.raises(UserError, match=rf"ReferenceSync\.{next(iter(wrong))} {next(iter(wrong.values()))}"):
             ReferenceSync(**wrong)  # type: ignore[arg-type]
