@@ -121,7 +121,13 @@ def fixed_batch(dtype: torch.dtype, *, per_token: bool) -> tuple[Tensor, Rollout
 
 
 def batch(
-    logprobs: Tensor, *, mask: Tensor, advantages: Tensor, old: Tensor | None, ref: Tensor | None
+    logprobs: Tensor,
+    *,
+    mask: Tensor,
+    advantages: Tensor,
+    old: Tensor | None,
+    ref: Tensor | None,
+    sampling: Tensor | None = None,
 ) -> tuple[Tensor, RolloutBatch]:
     """A rollout whose prompts are one token long; every tensor ``[B, T]``, the advantages also ``[B, 1]``."""
     rows, columns = mask.shape
@@ -134,6 +140,7 @@ def batch(
         advantages=advantages,
         old_logprobs=old,
         ref_logprobs=ref,
+        sampling_logprobs=sampling,
     )
 
 

@@ -87,6 +87,20 @@ def test_loss_and_gradient(name: str, reduction: str, kl_form: str) -> None:
             assert found < tolerance, f"advantages per {'token' if per_token else 'sequence'}, {dtype}"
 
 
+@pytest.mark.parametrize(("says", "instead"), [("", ""), ("len(row) * x", "x"), ("len(row) * x", "-len(row) * x")])
+def test_luspo_with_sums_is_the_mean_of_its_paper(says: str, instead: str) -> None:
+    """The length that the paper multiplies GSPO by is our choice of the reduction."""
+    module = Mutation("luspo", "luspo", says, instead).applied() if says else oracle
+    logprobs, rollout = _batch(torch.float64, False)
+    rows = cases.rows_of(logprobs, rollout)
+    policy = partial(module.luspo, **UNDER_TEST["luspo"].formula_settings)
+    of = partial(module.loss, policy=policy, reduction=module.sequence_mean, longest=cases.LONGEST)
+    loss, gradient = cases.reduced(UNDER_TEST["luspo"].make(), logprobs, rollout, reductions.sequence_sum)
+    expected = cases.spread(module.gradient(rows, of), rollout.completion_mask)
+    agree = abs(loss.item() - of(rows).real) < 1e-9 and (gradient - expected).abs().max().item() < 1e-9
+    assert agree == (module is oracle)
+
+
 # --- the tolerance bites: no mutated formula passes -----------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ FAMILY = [ClippedObjective, GSPO, LUSPO, RLOO, CISPO, SAPO, GMPO, VESPO, Reinfor
         ("k1", False, 1.0, 1.0),
         ("k1", True, 1.0, 1.0 + 1.0),
         ("k2", False, 0.5, 1.0),
-        ("k2", True, 0.5, 1.0),  # k2 is never multiplied
+        ("k2", True, 0.5, 1.0),  # k2's ratio is held constant
         ("k3", False, 0.367879, 1 - 0.367879),  # 1 - e^d
         ("k3", True, 0.367879, 1 - 0.367879 + 0.367879),
     ],
