@@ -54,7 +54,8 @@ class RegularizedObjective(Objective):
         kl_estimator: k1, k2 or k3.
         kl_ratio: multiply the estimate in the loss by the token ratio π/π_old, whatever ratio the objective itself
             takes. Its gradient counts, except with k2, whose own gradient already is that of the reverse KL. With it
-            the gradient above also holds over more steps than one per rollout (arXiv 2510.01555).
+            the gradient above, of a token after given text, also holds over more steps than one per rollout (arXiv
+            2510.01555).
         kl_in: ``loss`` adds β·KL to each token's loss, ``reward`` takes β·KL of each token off the rewards before the
             advantages are made.
     """
