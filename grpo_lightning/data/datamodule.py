@@ -265,6 +265,16 @@ class PromptDataModule(L.LightningDataModule):
         """
         return {} if self.curriculum is None else self.curriculum.measure(prompts, rewards, terms)
 
+    # What a curriculum has learned is not kept in the train loader's state: after a whole epoch, Lightning does not
+    # restore that.
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.curriculum is None else self.curriculum.to_save()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.curriculum is not None and self.train_prompts is not None:
+            self.curriculum.restore(state_dict)
+
     def val_dataloader(self) -> list[DataLoader]:
         """One loader per evaluation source, in the order of ``eval_names``."""
         assert self.eval_prompts is not None, "setup comes first"

@@ -132,8 +132,7 @@ class _EpochIterator(Iterator[list[int]]):
             self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch starts, and what a curriculum has learned: the same on every rank, since rank 0 alone
-        writes it.
+        """Where the next batch starts: the same on every rank, since rank 0 alone writes it.
 
         At an epoch's end that is the start of the next epoch; a bare position would skip that epoch on resume.
         """
@@ -143,24 +142,17 @@ class _EpochIterator(Iterator[list[int]]):
             epoch = sampler.epoch
         if position + sampler.batch_size > sampler.prompts:
             epoch, position = epoch + 1, 0
-        state = {"epoch": epoch, "position": position, "order": self._order_of()}
-        if sampler.curriculum is not None:
-            state["curriculum"] = sampler.curriculum.state_dict()
-        return state
+        return {"epoch": epoch, "position": position, "order": self._order_of()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; on other data, or in another order, from the start of the epoch."""
         self._opened = False
         self._resumed_epoch = self._epoch = self._sampler.epoch = state["epoch"]
         self._position = state["position"]
-        learned = state.get("curriculum")
-        if state["order"] == self._order_of():
-            if learned is not None and self._sampler.curriculum is not None:
-                self._sampler.curriculum.load_state_dict(learned)
-        elif self._position or learned:
+        if state["order"] != self._order_of() and self._position:
             log.warning(
-                "the checkpoint was made with prompts %s, this run has %s: the epoch starts again from its beginning%s",
-                state["order"], self._order_of(), ", and its curriculum has learned nothing yet" if learned else "",
+                "the checkpoint was made with prompts %s, this run has %s: the epoch starts again from its beginning",
+                state["order"], self._order_of(),
             )  # fmt: skip
             self._position = 0
 

@@ -75,7 +75,9 @@ def test_a_shipped_config_builds(config: Path, policy: Path, data: dict[str, Pat
         assert len(cli.datamodule.train_prompts) == QUESTIONS
 
 
+CURRICULA = sorted((CONFIGS / "curriculum").glob("*.yaml"))
 OVERLAY_FILES = [file for files in OVERLAYS.values() for file in files] + sorted((CONFIGS / "rewards").glob("*.yaml"))
+OVERLAY_FILES += CURRICULA
 
 
 @pytest.mark.parametrize("overlay", OVERLAY_FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -112,6 +114,15 @@ def combinations(trains_by_rollouts: bool) -> list[list[Path]]:
     if trains_by_rollouts:
         kinds += [list(OVERLAYS["engine"]), list(OVERLAYS["objective"]), [None, *OVERLAYS["adapter"]]]
     return [[file for file in files if file is not None] for files in itertools.product(*kinds)]
+
+
+@pytest.mark.parametrize("overlay", CURRICULA, ids=lambda path: path.stem)
+def test_a_curriculum_changes_the_order_of_the_prompts_and_nothing_else(overlay: Path, parser: Any) -> None:
+    config = CONFIGS / "math_open_r1.yaml"
+    named = flat(yaml.safe_load(overlay.read_text("utf-8")))
+    together = resolved(parser, [config, overlay])
+    assert {key: together[key] for key in named} == named
+    assert differing(resolved(parser, [config]), together) <= {*named, "data.curriculum"}
 
 
 @pytest.mark.parametrize("config", RUNS, ids=lambda path: path.stem)

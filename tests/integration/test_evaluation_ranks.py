@@ -1,4 +1,4 @@
-"""Two ranks tally what one would, and exchange figures without losing any."""
+"""Two ranks tally what one would, ask what one would, and exchange figures without losing any."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from grpo_lightning import ranks
-from grpo_lightning.data import JsonLines
+from grpo_lightning.data import ByPassRate, JsonLines, PromptDataModule, PromptTemplate, RunningTotals
+from grpo_lightning.data.arithmetic import build_tokenizer
 from grpo_lightning.data.loading import require_same_on_ranks
 from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally
@@ -48,7 +51,24 @@ def _tally(rank: int, world_size: int) -> Tally:
     return tally
 
 
-def test_two_ranks_tally_what_one_would(tmp_path: Path) -> None:
+def _asked(rank: int, world_size: int) -> dict[str, Any]:
+    """The rows of two epochs that a curriculum chose by what both ranks measured, and what it then knows."""
+    raw = PromptTemplate(layout="{question}", answer_format="none")
+    data = PromptDataModule(RunningTotals(size=14), template=raw, prompts_per_step=4, curriculum=ByPassRate())
+    data.tokenizer = build_tokenizer()
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=world_size)  # type: ignore[assignment]
+    data.setup("fit")
+    loader, rows, figures = data.train_dataloader(), [], {}
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            rows.append([prompt.row for prompt in batch.prompts])
+            passed = torch.tensor(rows[-1]) % 5  # of four completions
+            figures = data.record(batch.prompts, (torch.arange(4) < passed[:, None]).double(), {})
+    return {"rows": rows, "figures": figures, "state": json.dumps([loader.state_dict(), data.state_dict()])}
+
+
+def test_two_ranks_tally_and_ask_what_one_would(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.integration.test_evaluation_ranks", str(rank), str(tmp_path / "store")],
@@ -58,13 +78,17 @@ def test_two_ranks_tally_what_one_would(tmp_path: Path) -> None:
     ]  # fmt: skip
     outputs = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    first, second = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    (first, asked), (second, also_asked) = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
     assert first == second
     assert first == pytest.approx(_tally(0, 1).result())
     assert (first["problems"], first["unreadable_golds"]) == (4.0, 1.0)
     assert (first["accuracy"], first["pass@1"], first["pass@2"], first["maj@2"]) == (0.5, 0.5, 0.75, 0.75)
     assert (first["mean_length"], first["clipped_ratio"]) == (1.5, 0.5)
     assert (first["level=1/accuracy"], first["level=2/accuracy"]) == (0.5, 1.0)
+    alone = _asked(0, 1)
+    shares = zip(asked.pop("rows"), also_asked.pop("rows"), strict=True)
+    assert [[row for pair in zip(*rows, strict=True) for row in pair] for rows in shares] == alone.pop("rows")
+    assert asked == also_asked == alone
 
 
 def _exchange(rank: int) -> None:
@@ -97,5 +121,5 @@ if __name__ == "__main__":
     rank, store = int(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     _exchange(rank)
-    print(json.dumps(_tally(rank, 2).result()))
+    print(json.dumps([_tally(rank, 2).result(), _asked(rank, 2)]))
     dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from grpo_lightning.data import PromptDataModule, PromptTemplate, RunningTotals
+from grpo_lightning.data import ByColumn, ByPassRate, Curriculum, PromptDataModule, PromptTemplate, RunningTotals
 from grpo_lightning.data.arithmetic import build_tokenizer
 from grpo_lightning.types import PromptBatch
 
@@ -32,6 +33,10 @@ class Recorder(L.LightningModule):
 
     def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
         self.seen.append((self.current_epoch, [prompt.row for prompt in batch.prompts]))
+        rows = torch.tensor([prompt.row for prompt in batch.prompts])
+        solved = (rows + 7 * self.trainer.global_step) % 5  # of four completions
+        rewards = (torch.arange(4) < solved[:, None]).double()
+        self.trainer.datamodule.record(batch.prompts, rewards, {"right": rewards})
         optimizer = self.optimizers()
         self.manual_backward(self.layer.weight.sum())
         optimizer.step()
@@ -45,7 +50,7 @@ class Recorder(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def _data(*, evaluated: bool = True) -> PromptDataModule:
+def _data(*, evaluated: bool = True, curriculum: Curriculum | None = None) -> PromptDataModule:
     sources = [RunningTotals(split="eval", size=5), RunningTotals(split="eval", size=3, seed=1, name="more")]
     return PromptDataModule(
         RunningTotals(size=14),
@@ -53,7 +58,15 @@ def _data(*, evaluated: bool = True) -> PromptDataModule:
         prompts_per_step=4,
         eval_batch_size=4,
         eval_sources=sources if evaluated else None,
+        curriculum=curriculum,
     )
+
+
+CURRICULA: dict[str, Callable[[], Curriculum | None]] = {
+    "none": lambda: None,
+    "by-column": lambda: ByColumn("changes", rollouts=6, mix=0.2),
+    "by-pass-rate": lambda: ByPassRate(reward="right"),
+}
 
 
 def _trainer(folder: Path, **arguments: Any) -> L.Trainer:
@@ -71,26 +84,38 @@ def _trainer(folder: Path, **arguments: Any) -> L.Trainer:
 
 
 @pytest.mark.parametrize(
-    ("saving", "trainer"),
+    ("saving", "trainer", "curriculum"),
     [
-        ({"every_n_train_steps": 1}, {}),
-        ({"save_on_train_epoch_end": False}, {}),
-        ({"save_on_train_epoch_end": False}, {"val_check_interval": 1}),
-        ({"save_on_train_epoch_end": True}, {}),
-        ({"save_on_train_epoch_end": True}, {"limit_val_batches": 0}),
-        ({"every_n_train_steps": 1}, {"limit_train_batches": 2}),
+        ({"every_n_train_steps": 1}, {}, "none"),
+        ({"save_on_train_epoch_end": False}, {}, "none"),
+        ({"save_on_train_epoch_end": False}, {"val_check_interval": 1}, "none"),
+        ({"save_on_train_epoch_end": True}, {}, "none"),
+        ({"save_on_train_epoch_end": True}, {"limit_val_batches": 0}, "none"),
+        ({"every_n_train_steps": 1}, {"limit_train_batches": 2}, "none"),
+        ({"every_n_train_steps": 1}, {}, "by-column"),
+        ({"every_n_train_steps": 1}, {}, "by-pass-rate"),
+        ({"save_on_train_epoch_end": True}, {}, "by-pass-rate"),
     ],
-    ids=["each-step", "each-validation", "validation-each-step", "each-epoch", "no-validation", "short-epochs"],
+    ids=[
+        *("each-step", "each-validation", "validation-each-step", "each-epoch", "no-validation", "short-epochs"),
+        *("by-column", "by-pass-rate", "by-pass-rate-each-epoch"),
+    ],
 )
 def test_resuming_sees_what_an_unbroken_run_would_have_seen(
-    tmp_path: Path, saving: dict[str, Any], trainer: dict[str, Any]
+    tmp_path: Path, saving: dict[str, Any], trainer: dict[str, Any], curriculum: str
 ) -> None:
+    make = CURRICULA[curriculum]
     keep = ModelCheckpoint(dirpath=tmp_path / "kept", filename="{step}", save_top_k=-1, **saving)
     whole = Recorder()
-    _trainer(tmp_path, callbacks=[keep], **trainer).fit(whole, datamodule=_data())
+    _trainer(tmp_path, callbacks=[keep], **trainer).fit(whole, datamodule=_data(curriculum=make()))
     length = trainer.get("limit_train_batches", 3)
     assert [epoch for epoch, _ in whole.seen] == [0] * length + [1] * length + [2] * length
     assert len({tuple(rows) for _, rows in whole.seen}) == 3 * length
+    if curriculum == "by-pass-rate":  # and not by chance: its choices are other ones without what it was told
+        unguided = Recorder()
+        _trainer(tmp_path, enable_checkpointing=False).fit(unguided, datamodule=_data(curriculum=ByPassRate(revisit=1)))
+        assert unguided.seen[:1] == whole.seen[:1]
+        assert unguided.seen[1:] != whole.seen[1:]
     checkpoints = sorted((tmp_path / "kept").glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
     each_step = "every_n_train_steps" in saving or "val_check_interval" in trainer
     assert len(checkpoints) == (3 * length if each_step else 3)
@@ -98,7 +123,7 @@ def test_resuming_sees_what_an_unbroken_run_would_have_seen(
         steps = int(checkpoint.stem.partition("=")[2])
         resumed = Recorder()
         _trainer(tmp_path, enable_checkpointing=False, **trainer).fit(
-            resumed, datamodule=_data(), ckpt_path=checkpoint, weights_only=True
+            resumed, datamodule=_data(curriculum=make()), ckpt_path=checkpoint, weights_only=True
         )
         assert resumed.seen == whole.seen[steps:], checkpoint.stem
 
@@ -168,3 +193,7 @@ def test_everything_is_reachable_from_yaml(tmp_path: Path) -> None:
     assert data.source.correctness(completions=["#### 3"], answer=["3"]) == [1.0]
     assert (data.template.examples, data.template.chat_options, data.source.limit) == (3, {"a": False}, 1)
     assert (data.shuffle, data.eval_limit) == (False, 7)
+    arguments += ["--data.shuffle=true", "--data.curriculum=ByColumn", "--data.curriculum.order=[1, hard, 2.5, null]"]
+    curriculum = parser.instantiate_classes(parser.parse_args(arguments)).data.curriculum
+    assert (type(curriculum), curriculum.column) == (ByColumn, "level")
+    assert curriculum.places == {"1": 0, "hard": 1, "2.5": 2, "null": 3}

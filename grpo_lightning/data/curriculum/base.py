@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from grpo_lightning import ranks
 from grpo_lightning.types import Prompt
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +98,27 @@ class Curriculum(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned, in plain values: part of the checkpoint, the same on every rank."""
+        """What was learned, in plain values: the same on every rank, since rank 0 alone writes it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have learned nothing)
         """Go on with a saved state."""
+
+    def to_save(self) -> dict[str, Any]:
+        """What a checkpoint keeps: what was learned, and of what."""
+        learned = self.state_dict()
+        return {"of": [type(self).__name__, len(self.prompts)], "learned": learned} if learned else {}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go on with what a checkpoint kept, if it is of the same kind and of as many prompts."""
+        own = [type(self).__name__, len(self.prompts)]
+        if saved["of"] == own:
+            self.load_state_dict(saved["learned"])
+        else:
+            log.warning(
+                "the checkpoint's curriculum is %s of %d prompts, this run's is %s of %d: it has learned nothing yet",
+                *saved["of"], *own,
+            )  # fmt: skip
 
 
 class Ordered(Curriculum):

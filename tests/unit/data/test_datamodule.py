@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from grpo_lightning.data import JsonLines
+from grpo_lightning.data import ByColumn, ByPassRate, JsonLines
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.errors import UserError
@@ -91,6 +91,34 @@ def test_more_prompts_a_rollout_where_it_may_draw_again(caplog: pytest.LogCaptur
     whole.tries = 6
     with pytest.raises(UserError, match=r"10 prompts to train on, fewer than .*_per_step 2 x .*_tries 6; lower one of"):
         whole.train_dataloader()
+
+
+def test_a_curriculum_looks_at_the_prompts_and_learns_from_rewards() -> None:
+    module = _module(prompts_per_step=2, curriculum=ByPassRate(revisit=1e-9))
+    module.tries = 2
+    (batch, _) = module.train_dataloader()
+    assert len(batch.prompts) == 4
+    figures = module.record(batch.prompts[:1], torch.tensor([[1.0, 0.0]]), {})
+    assert figures["curriculum/asked"] == 0.1
+    # Resumed, it goes on with that; without training, and without a curriculum, there is nothing to go on with.
+    state = module.state_dict()
+    assert state["learned"] == {"pass_rates": {batch.prompts[0].row: 0.5}}
+    resumed = _module(prompts_per_step=2, curriculum=ByPassRate())
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    evaluated = _module(prompts_per_step=2, curriculum=ByPassRate(), eval_sources=[Listed("e")], stage="validate")
+    plain = _module(prompts_per_step=2)
+    for other in (evaluated, plain):
+        other.load_state_dict(state)
+        assert other.state_dict()["learned"] == {"pass_rates": {}} if other is evaluated else not other.state_dict()
+    assert plain.record(batch.prompts, torch.ones(4, 2), {}) == {}
+
+
+def test_what_is_wrong_with_a_curriculum_shows_before_training() -> None:
+    with pytest.raises(UserError, match=r"--data\.curriculum\.column level: --data\.source listed, row 0 has no such"):
+        _module(prompts_per_step=2, curriculum=ByColumn())
+    with pytest.raises(UserError, match=r"--data\.shuffle false does not go with --data\.curriculum"):
+        _module(prompts_per_step=2, shuffle=False, curriculum=ByPassRate())
 
 
 def test_same_question_twice_is_two_groups() -> None:

@@ -7,7 +7,10 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from grpo_lightning.data.curriculum import ByColumn, ByPassRate, Curriculum, Measurement
 from grpo_lightning.data.sampler import EpochSampler, deal_evenly
+from grpo_lightning.errors import UserError
+from grpo_lightning.types import Prompt
 
 
 def _loader(prompts: int = 10, batch_size: int = 4, **arguments: Any) -> StatefulDataLoader:
@@ -141,6 +144,92 @@ def test_state_of_other_data_starts_the_epoch_again(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         assert list(other) == _epochs(_loader(12), range(1))
     assert "the epoch starts again" in caplog.text
+
+
+# --- a curriculum ---------------------------------------------------------------------------------------------------
+
+
+def _curriculum(kind: type[Curriculum], count: int = 10, **arguments: Any) -> Curriculum:
+    curriculum = kind(**arguments)
+    curriculum.prepare([Prompt(token_ids=[1], text="", columns={"level": n % 3}, row=n) for n in range(count)])
+    return curriculum
+
+
+def _asked(loader: StatefulDataLoader, epochs: range, *, stop: int = -1, resumed: bool = False) -> list[list[int]]:
+    """As ``_epochs``, telling the curriculum after each batch what came of it; stops after ``stop`` batches."""
+    curriculum, batches = loader.sampler.curriculum, []
+    iterator = iter(loader) if resumed else None
+    for epoch in epochs:
+        loader.sampler.set_epoch(epoch)
+        iterator = iter(loader) if iterator is None else iterator
+        while len(batches) != stop and (batch := next(iterator, None)) is not None:
+            batches.append(batch)
+            # A pass rate that is a function of the prompt and the time.
+            curriculum.record(
+                [Measurement(number=n, rewards=[1.0] * ((n + epoch) % 3) + [0.0] * 2, terms={}) for n in batch]
+            )
+        if len(batches) == stop:
+            break
+        iterator = None
+    return batches
+
+
+@pytest.mark.parametrize("kind", [ByColumn, ByPassRate])
+def test_a_curriculum_resumes_from_every_position_of_three_epochs(kind: type[Curriculum]) -> None:
+    def fresh() -> StatefulDataLoader:
+        return _loader(curriculum=_curriculum(kind), seed=7)
+
+    whole = _asked(fresh(), range(3))
+    assert len(whole) == 6, "an epoch has as many rollouts as without a curriculum"
+    assert len({tuple(batch) for batch in whole}) == 6
+    for done in range(1, 6):
+        loader = fresh()
+        assert _asked(loader, range(3), stop=done) == whole[:done]
+        resumed = fresh()
+        resumed.load_state_dict(loader.state_dict())
+        resumed.sampler.curriculum.load_state_dict(loader.sampler.curriculum.state_dict())
+        assert _asked(resumed, range(done // 2, 3), resumed=True) == whole[done:], done
+
+
+@pytest.mark.parametrize("kind", [ByColumn, ByPassRate])
+def test_ranks_share_what_a_curriculum_chose(kind: type[Curriculum]) -> None:
+    whole = _epochs(_loader(curriculum=_curriculum(kind)), range(2))
+    shares = [_loader(curriculum=_curriculum(kind), rank=rank, world_size=2) for rank in range(2)]
+    states = [loader.state_dict() for loader in shares]
+    assert states[0] == states[1]
+    dealt = [_epochs(loader, range(2)) for loader in shares]
+    assert [[n for pair in zip(*parts, strict=True) for n in pair] for parts in zip(*dealt, strict=True)] == whole
+
+
+def test_a_batch_is_chosen_when_it_is_asked_for() -> None:
+    curriculum = _curriculum(ByPassRate, revisit=1e-9)
+    iterator = iter(_loader(curriculum=curriculum, batch_size=5))
+    first = next(iterator)
+    curriculum.record([Measurement(number=n, rewards=[1.0], terms={}) for n in first])
+    assert sorted(next(iterator)) == sorted(set(range(10)) - set(first)), "what was solved just now is not asked again"
+
+
+def test_another_curriculum_starts_the_epoch_again(caplog: pytest.LogCaptureFixture) -> None:
+    loader = _loader()
+    next(iter(loader))
+    other = _loader(curriculum=_curriculum(ByColumn))
+    other.load_state_dict(loader.state_dict())
+    with caplog.at_level(logging.WARNING):
+        assert len(list(other)) == 2
+    assert "the epoch starts again" in caplog.text
+
+
+@pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 1, 2, 10], [-1, 0, 1, 2]])
+def test_a_curriculum_that_chooses_what_there_is_not(chosen: list[int]) -> None:
+    class Wrong(ByPassRate):
+        def choose(self, *, epoch: int, start: int) -> list[int]:
+            return chosen
+
+    with pytest.raises(UserError, match=r"--data\.curriculum Wrong chose .* must choose 4 numbers from 0 to 9"):
+        next(iter(_loader(curriculum=_curriculum(Wrong))))
+
+
+# --- evaluation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "batch_size", "world_size"), [(7, 4, 1), (7, 4, 2), (7, 4, 4), (8, 4, 2), (1, 4, 4)])
