@@ -19,12 +19,10 @@ def processor() -> str:
 
 
 def machine() -> str:
-    """Cores and threads, and a GPU if torch sees one."""
-    import torch
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    """Cores, threads and GPUs."""
     threads = os.environ.get("OMP_NUM_THREADS")
-    return f"{os.cpu_count()} CPU cores ({processor()}), {gpu}" + (f"; OMP_NUM_THREADS={threads}" if threads else "")
+    where = f"{os.cpu_count()} CPU cores ({processor()}), {_gpus() or 'no GPU'}"
+    return where + (f"; OMP_NUM_THREADS={threads}" if threads else "")
 
 
 def versions() -> dict[str, str]:
@@ -45,6 +43,15 @@ def commit(folder: Path) -> str | None:
         return head + ("+" if _git(folder, "status", "--porcelain", "--", "grpo_lightning", "configs") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def _gpus() -> str:
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        names = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return ", ".join(names.split("\n")).strip(", ")
 
 
 def _git(folder: Path, *words: str) -> str:
