@@ -97,7 +97,8 @@ class SamplerCorrection:
         """Add what the correction did to one micro-batch.
 
         - ``sampling/out_of_bounds/{tokens,sequences}``: share of the tokens whose ratio was truncated or masked, and of
-          the sequences with such a token; ``..._quartile_1`` (shortest) to ``_4`` (longest completions of the rollout).
+          the sequences with such a token; ``..._quartile_1`` (shortest) to ``_4`` (longest completions of the rollout),
+          0 for a quarter of which no sequence is here.
         - ``sampling/importance_sampling_ratio/{min,mean,max}``: of the weights in use, bounds applied, as TRL has it;
           over tokens, or over sequences where a sequence has one weight.
         - ``sampling/effective_sample_size``: (Σw)² / Σw² over the same weights, as a share of their number: 1 if all
