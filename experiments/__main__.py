@@ -16,6 +16,8 @@ PARTS = {
     "group_size": ("group_size.run",),
     "beta": ("beta.run",),
     "passes": ("passes.run",),
+    "random_rewards": ("random_rewards.run",),
+    "emergence": ("emergence.run",),
 }
 """Modules of each experiment, in their order."""
 

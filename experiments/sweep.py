@@ -98,7 +98,6 @@ def run_sweep(
     policy: Callable[[int], Path] | None = quickstart_base,
     subcommand: str = "fit",
     program: Sequence[str] = PROGRAM,
-    folder: Path | None = None,
 ) -> list[Run]:
     """Every setting with every seed, all settings of a seed first; then write results.json.
 
@@ -114,7 +113,6 @@ def run_sweep(
         policy: makes the model that a seed starts from, or finds it; None leaves that to ``options``.
         subcommand: of the command line.
         program: how the command line is called.
-        folder: where results.json goes; None for ``experiments/<name>``.
     """
     began, runs = time.perf_counter(), {}
     total = len(settings) * len(seeds)
@@ -125,18 +123,16 @@ def run_sweep(
             where = ["--seed_everything", str(seed), "--trainer.default_root_dir", str(run)]
             words = [subcommand, *shlex.split(options), *start, *where, *shlex.split(own)]
             found = _finished(run, shlex.join([*shlex.split(SHOWN_AS), *words]))
-            kept = "kept" if found else ""
+            took = "kept" if found else ""
             found = found or _run(run, words, program, setting=setting, seed=seed, figures=figures)
             runs[setting, seed] = found
-            last = ", ".join(f"{f} {found.last(f):.3g}" for f in figures if found.last(f) is not None)
-            print(
-                f"{name} {len(runs)}/{total}: {setting}, seed {seed}: {kept or f'{found.seconds:.0f} s'}; {last}",
-                flush=True,
-            )
+            took = took or f"{found.seconds:.0f} s"
+            ends = ", ".join(f"{figure} {points[-1][1]:.3g}" for figure, points in found.figures.items())
+            print(f"{name} {len(runs)}/{total}: {setting}, seed {seed}: {took}; {ends}", flush=True)
     ordered = [runs[setting, seed] for setting in settings for seed in seeds]
-    folder = folder or ROOT / "experiments" / name
-    write_results(folder / "results.json", ordered)
-    print(f"{name}: {total} runs, {time.perf_counter() - began:.0f} s; {folder / 'results.json'}", flush=True)
+    results = ROOT / "experiments" / name / "results.json"
+    write_results(results, ordered)
+    print(f"{name}: {total} runs, {time.perf_counter() - began:.0f} s; {results}", flush=True)
     return ordered
 
 

@@ -18,7 +18,6 @@ import yaml
 
 from experiments import __main__ as series
 from experiments import sweep
-from experiments.plots import table
 from experiments.sweep import Run, read_results, run_sweep
 from tests.integration.command_line import REPOSITORY
 from tests.integration.stand_ins import Parsed, words
@@ -154,7 +153,7 @@ def test_the_page_of_a_sweep_shows_its_record(name: str) -> None:
     runs = read_results(folder / "results.json")
     assert {run.setting for run in runs} == set(module.SETTINGS)
     assert min(sum(run.setting == setting for run in runs) for setting in module.SETTINGS) >= 3
-    assert table(runs, module.COLUMNS) in (folder / "README.md").read_text("utf-8")
+    assert module.page(runs) in (folder / "README.md").read_text("utf-8")
     assert (folder / "plot.png").exists()
 
 
