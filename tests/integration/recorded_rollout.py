@@ -1,7 +1,7 @@
 """One recorded rollout that any strategy, split and engine replays under a real Trainer.
 
 The rollout is made once from fixed completions; a small callback attaches it to the batch as the rollout callback does,
-and ``GRPOModule.training_step`` learns from it. On several ranks each has the prompts that the product would deal it.
+and ``training_step`` learns from it. On several ranks each has the prompts that the product would deal it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from grpo_lightning import GRPOModule, ranks
+from grpo_lightning import GRPOModule, PPOModule, ranks
 from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.models.adapters import whole
 from grpo_lightning.objectives import ClippedObjective
@@ -32,7 +32,7 @@ ADVANTAGES = [1.5, -0.5, -0.5, -0.5, 0.0, 0.0, 0.0, 0.0, 0.87, 0.87, -0.87, -0.8
 
 
 def recorded() -> RolloutBatch:
-    """Four prompts of four completions each, of ragged lengths."""
+    """Four prompts of four completions each, of ragged lengths; what the sixth is worth is not known to a critic."""
     generator = torch.Generator().manual_seed(5)
 
     def tokens(count: int) -> list[int]:
@@ -45,6 +45,7 @@ def recorded() -> RolloutBatch:
     return RolloutBatch(
         **vars(padded),
         advantages=torch.tensor(ADVANTAGES)[:, None],
+        returns=torch.where(torch.arange(ROWS)[:, None] == 5, torch.nan, torch.rand(ROWS, 12, generator=generator)),
         sampling_logprobs=torch.zeros_like(padded.completion_mask),
     )
 
@@ -95,6 +96,8 @@ class Attach(L.Callback):
                 micro_batch.old_logprobs = pl_module.score(micro_batch, temperature=0.9).logprobs
             if pl_module.needs_reference:
                 micro_batch.ref_logprobs = pl_module.score(micro_batch, temperature=0.9, reference=True).logprobs
+            if isinstance(pl_module, PPOModule):
+                micro_batch.values = pl_module.score_values(micro_batch)
         batch.rollout = Rollout(
             prompts=[],
             positions=[],
@@ -113,8 +116,8 @@ class Attach(L.Callback):
         self.old.append([old for old in kept if old is not None])
 
 
-class Recorded(GRPOModule):
-    """Remembers what was logged, and every weight after every optimizer step."""
+class Recording:
+    """Remembers what was logged, and every trained weight after every optimizer step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -123,14 +126,23 @@ class Recorded(GRPOModule):
 
     def log_step(self, figures: dict[str, float], **kwargs: Any) -> None:
         self.steps.append(figures)
-        self.weights.append([whole(p.detach()).cpu().clone() for p in self.policy.parameters() if p.requires_grad])
+        self.weights.append([whole(p.detach()).cpu().clone() for p in self.parameters() if p.requires_grad])
         super().log_step(figures, **kwargs)
+
+
+class Recorded(Recording, GRPOModule):
+    pass
+
+
+class RecordedPPO(Recording, PPOModule):
+    pass
 
 
 def replay(
     policy: str,
     tmp_path: Path,
     *,
+    kind: type[Recorded | RecordedPPO] = Recorded,
     batch: RolloutBatch | None = None,
     split: Split | None = None,
     updates: int = 1,
@@ -141,21 +153,22 @@ def replay(
     callbacks: tuple[L.Callback, ...] = (),
     trainer_options: dict[str, Any] | None = None,
     **module_options: Any,
-) -> tuple[Recorded, L.Trainer, Attach]:
+) -> tuple[Recorded | RecordedPPO, L.Trainer, Attach]:
     batch = batch or recorded()
-    objective = ClippedObjective(beta=beta)
+    module = kind(
+        policy,
+        objective=ClippedObjective(beta=beta),
+        # The record has no sampler.
+        correction=False,
+        max_logp_difference=math.inf,
+        **{"lr": 1e-2, "max_grad_norm": 1.0} | module_options,
+    )
     options = {
         "updates": updates,
         "reduction": reduction,
         "max_completion_length": 12,
-        "keep": batch.advantages.flatten() != 0 if objective.zero_advantage_means_zero_gradient else None,
+        "keep": batch.advantages.flatten() != 0 if module.drops_zero_advantage else None,
     }
-    module = Recorded(
-        policy,
-        objective=objective,
-        max_logp_difference=math.inf,  # the record has no sampler
-        **{"lr": 1e-2, "max_grad_norm": 1.0} | module_options,
-    )
     attach = Attach(batch, split=split or by_rows(ROWS), options=options, passes=passes)
     defaults = {"max_epochs": 1, "accelerator": "cpu", "devices": 1, "use_distributed_sampler": False}
     trainer = L.Trainer(
