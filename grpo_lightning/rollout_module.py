@@ -179,6 +179,11 @@ class RolloutModule(PolicyModule):
         current, counted = scores.logprobs.detach(), batch.counted
         token_loss = self.objective.token_loss(scores.logprobs, batch)
         values = token_loss.values
+        if values.shape != batch.completion_mask.shape:  # it would be broadcast to nonsense
+            raise UserError(
+                f"--model.objective {type(self.objective).__name__} returned values {list(values.shape)} for tokens "
+                f"{list(batch.completion_mask.shape)}: return one for each token"
+            )
         for weights in self._weights(current, batch, figures):
             # Not by a product alone: 0 · inf is NaN.
             values = torch.where(weights != 0, values * weights, 0.0)

@@ -16,7 +16,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning import ranks
-from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
 from grpo_lightning.callbacks.geometry import (
     check_estimator,
     check_evaluation_share,
@@ -28,7 +27,7 @@ from grpo_lightning.callbacks.gold_check import check_all_golds
 from grpo_lightning.callbacks.sampler import PolicySampler
 from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
-from grpo_lightning.functional.reduction import Reduction, token_mean
+from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
@@ -96,8 +95,9 @@ class RolloutCallback(L.Callback):
         top_p: float = 1.0,
         top_k: int = 0,
         min_p: float = 0.0,
-        advantages: AdvantageEstimator | TokenEstimator | None = None,
-        reduction: Reduction = token_mean,
+        # Not their exact types: a function without annotations would be refused.
+        advantages: Callable[..., Any] | None = None,
+        reduction: Callable[..., Any] = token_mean,
         updates_per_rollout: int = 1,
         passes: int = 1,
         micro_batch_tokens: int = 16384,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from grpo_lightning import ranks
 from grpo_lightning.advantages import AdvantageEstimator, TokenCredit, TokenEstimator, decoupled, per_step
+from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.runner import Scores
 from grpo_lightning.types import Completion, StepScores
 
@@ -26,7 +27,7 @@ class CreditAssignment:
     """
 
     def __init__(self, estimator: AdvantageEstimator | TokenEstimator, *, normalize_each: bool = False) -> None:
-        self.estimator = estimator
+        self.estimator = estimator if isinstance(estimator, TokenEstimator) else _checked(estimator)
         self.normalize_each = normalize_each
 
     def assign(
@@ -144,6 +145,28 @@ class CreditAssignment:
             # A completion without a known reward teaches the critic nothing.
             returns = torch.where(known.unsqueeze(2), _mine(credit.returns, rows)[..., :columns], torch.nan).float()
         return TokenCredit(advantages=_mine(credit.advantages, rows)[..., :columns].float(), returns=returns)
+
+
+def _checked(estimator: AdvantageEstimator) -> AdvantageEstimator:
+    """The estimator, with a look at what it returns: it may be the user's own."""
+    name = getattr(estimator, "__name__", type(estimator).__name__)
+
+    def checked(rewards: Tensor) -> Tensor:
+        advantages = estimator(rewards)
+        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
+            given = list(advantages.shape) if isinstance(advantages, Tensor) else type(advantages).__name__
+            raise UserError(
+                f"--rollout.advantages {name} returned {given} for rewards {list(rewards.shape)}: return a tensor of "
+                "the same shape"
+            )
+        if not advantages.isfinite().all():
+            raise UserError(
+                f"--rollout.advantages {name} returned NaN or infinite advantages: a missing reward is NaN and must "
+                "get 0"
+            )
+        return advantages
+
+    return checked
 
 
 def _known(rewards: Sequence[Sequence[Any]], completions: list[list[Completion]]) -> Tensor:

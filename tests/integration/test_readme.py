@@ -28,7 +28,7 @@ def snippet(first_words: str) -> str:
 @pytest.fixture
 def beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the README's modules in it."""
-    for name in ("my_rewards", "my_objectives", "my_data"):
+    for name in ("my_rewards", "my_objectives", "my_advantages", "my_callbacks", "my_data"):
         (tmp_path / f"{name}.py").write_text(snippet(f"# {name}.py"))
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -55,6 +55,20 @@ def test_the_objective_of_the_readme_trains(
     assert ratios[0] == 1.0
     assert ratios[1] != 1.0
     assert "clip_ratio/high_mean" not in rows(beside_the_run / "run")[0]
+
+
+def test_the_advantages_and_the_callback_of_the_readme_train(
+    tiny: Path, beside_the_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = grpo(tiny, beside_the_run / "run", trainer__max_steps=4, samples__every_n_rollouts=1)
+    config["trainer"]["callbacks"] = [{"class_path": "my_callbacks.StopWhenSolved", "init_args": {"share": -1.0}}]
+    fit(capsys, config, "--rollout.advantages", "my_advantages.ranks_in_group")
+    assert [row["step"] for row in rows(beside_the_run / "run")] == ["1"]  # any share is above that one
+    group = records(beside_the_run / "run" / "samples" / "rollout_000001.jsonl")[:4]
+    for one in group:
+        beaten = sum(one["reward"] > other["reward"] for other in group)
+        beaten -= sum(one["reward"] < other["reward"] for other in group)
+        assert one["advantage"] == pytest.approx(beaten / 3)
 
 
 def test_the_data_of_the_readme_trains(tiny: Path, beside_the_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from grpo_lightning.advantages import TokenCredit, TokenEstimator, group_centered
+from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rollout.credit import CreditAssignment
 from grpo_lightning.types import Completion, Prompt
@@ -68,3 +69,16 @@ def test_a_token_estimator_gets_rewards_at_the_last_token_and_penalties_where_th
     assert credit.returns is not None
     assert credit.returns[0, 1].tolist() == pytest.approx([101.5, 100, 100])
     assert credit.returns[0, 2].isnan().all()  # nothing for the critic to learn
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (lambda rewards: rewards[0], r"returned \[4\] for rewards \[1, 4\]: return a tensor of the same shape"),
+        (lambda rewards: rewards.tolist(), "returned list for rewards"),
+        (lambda rewards: rewards - rewards.mean(), "a missing reward is NaN and must get 0"),
+    ],
+)
+def test_what_an_estimator_of_the_users_own_returns_is_looked_at(estimator, message) -> None:
+    with pytest.raises(UserError, match=message):
+        CreditAssignment(estimator).assign(scores(("right", [1.0, 0.0, None, 0.0])), GROUPS, mask=MASK)
