@@ -138,7 +138,15 @@ def plain(value: Any) -> Any:
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else value
+    return public_path(value) if hasattr(value, "__qualname__") else value
+
+
+def public_path(function: Any) -> str:
+    """As a saved config has it: from the first package on the way that has the function."""
+    parts = function.__module__.split(".")
+    modules = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    found = next(m for m in modules if getattr(sys.modules[m], function.__qualname__, None) is function)
+    return f"{found}.{function.__qualname__}"
 
 
 class Parsed(GRPOCommandLine):
