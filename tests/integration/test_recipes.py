@@ -104,6 +104,11 @@ RECIPES: dict[str, dict[str, Any]] = {
         "trainer.callbacks.1.init_args.every_n_train_steps": None,
         "trainer.callbacks.1.init_args.save_on_train_epoch_end": True,
         "trainer.callbacks.1.init_args.save_top_k": -1,  # all are kept
+        "trainer.callbacks.2.class_path": "grpo_lightning.callbacks.AdaptiveKL",
+        "trainer.callbacks.2.init_args.target": 3.0,
+        "trainer.callbacks.2.init_args.rate": 0.1,
+        "trainer.callbacks.2.init_args.minimum": 0.001,
+        "trainer.callbacks.2.init_args.maximum": 0.5,
         "trainer.log_every_n_steps": 10,
     },
     "logic_choice": GRPO
