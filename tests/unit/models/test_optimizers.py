@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from grpo_lightning.errors import UserError
-from grpo_lightning.models.optimizers import chosen_lr, make_scheduler
+from grpo_lightning.models.optimizers import ParameterGroup, chosen_lr, make_optimizer, make_scheduler
 
 
 def adamw(**given: float) -> partial:
@@ -32,6 +32,22 @@ def test_a_default_learning_rate_counts_as_not_chosen(own: float, lr: float | No
 
 def test_a_factory_of_the_users_own_gets_the_rate() -> None:
     assert chosen_lr(lambda parameters, lr: torch.optim.SGD(parameters, lr=lr), None) == 1e-6  # type: ignore[arg-type]
+
+
+def test_each_group_has_its_own_rate_and_only_what_is_trained() -> None:
+    policy, critic = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+    policy.bias.requires_grad_(False)
+    groups = [ParameterGroup(policy), ParameterGroup(critic, prefix="critic/", lr=0.3)]
+    optimizer = make_optimizer(groups, None, lr=None)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert [(g["lr"], g["weight_decay"], len(g["params"])) for g in optimizer.param_groups] == [
+        (1e-6, 0, 1),
+        (0.3, 0, 2),
+    ]
+    own = make_optimizer(groups, adamw(lr=2e-5), lr=None)
+    assert [(g["lr"], g["weight_decay"]) for g in own.param_groups] == [(2e-5, 0.01), (0.3, 0.01)]
+    (alone,) = make_optimizer(groups[:1], adamw(), lr=0.0).param_groups
+    assert alone["lr"] == 0.0
 
 
 def rates(kind: str, *, steps: int = 10, warmup_ratio: float = 0.2, **options: float) -> list[float]:
