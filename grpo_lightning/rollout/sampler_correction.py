@@ -47,8 +47,8 @@ class SamplerCorrection:
     Args:
         level: what one weight belongs to: each token, or a whole sequence.
         action: truncate sets a weight outside the bounds to the bound; mask sets it to 0.
-        lower: smallest weight left as it is, at most 1; None is no bound.
-        upper: largest weight left as it is, at least 1; None is no bound.
+        lower: smallest weight left as it is, at most 1; None, or 0, is no bound.
+        upper: largest weight left as it is, at least 1; None, or infinity, is no bound.
     """
 
     def __init__(

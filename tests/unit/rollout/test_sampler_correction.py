@@ -74,6 +74,7 @@ def _figures(correction: Corrections, *batches: RolloutBatch, logprobs: torch.Te
         ({"lower": 0.5}, [[1, 2, 0.5], [2, 0.8, 1]]),
         ({"lower": 0.5, "upper": None}, [[1, 4, 0.5], [2.5, 0.8, 1]]),
         ({"upper": None}, [[1, 4, 0.25], [2.5, 0.8, 1]]),
+        ({"lower": 0.0, "upper": math.inf}, [[1, 4, 0.25], [2.5, 0.8, 1]]),
         ({"action": "mask", "lower": 0.5, "upper": 3.0}, [[1, 0, 0], [2.5, 0.8, 1]]),  # IcePop
         ({"action": "mask"}, [[1, 0, 0.25], [0, 0.8, 1]]),
         ({"level": "sequence"}, [[1, 1, 1], [2, 2, 1]]),
