@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from grpo_lightning import policy_module
 from grpo_lightning.data import RunningTotals
@@ -27,43 +27,56 @@ def _sft(policy: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def test_the_loss_is_that_of_the_target_alone_and_falls(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = _sft(tiny, tmp_path / "run", data__source=totals("train", 256))
-    config["data"] |= {"prompts_per_step": 16, "shuffle": False}
-    config["trainer"]["max_steps"] = 16
-    fit(capsys, config)
-    losses = [float(row["loss"]) for row in rows(tmp_path / "run")]
-    assert len(losses) == 16
-    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
-
-    # The first batch by hand: every token of every target counts the same, prompts count nothing.
-    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny)
+def by_hand(model: PreTrainedModel, tokenizer: Any, questions: list[dict[str, str]], column: str) -> float:
+    """Every token of every target counts the same, prompts count nothing."""
     total, tokens = 0.0, 0
-    for row in RunningTotals(size=16).rows():
+    for row in questions:
         prompt = tokenizer.encode(row["question"], add_special_tokens=False)
-        target = [*tokenizer.encode(row["solution"], add_special_tokens=False), tokenizer.eos_token_id]
+        target = [*tokenizer.encode(row[column], add_special_tokens=False), tokenizer.eos_token_id]
         with torch.no_grad():
             logits = model(torch.tensor([prompt + target])).logits[0, len(prompt) - 1 : -1]
         total += torch.nn.functional.cross_entropy(logits, torch.tensor(target), reduction="sum").item()
         tokens += len(target)
-    assert losses[0] == pytest.approx(total / tokens, rel=1e-5)
+    return total / tokens
 
 
-def test_the_split_changes_nothing(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, tokens in (("whole", 16384), ("split", 100)):
+def test_the_loss_is_that_of_the_target_alone_and_falls_and_answers_are_evaluated(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _sft(tiny, tmp_path / "run", data__source=totals("train", 256))
+    config["data"] |= {"prompts_per_step": 16, "shuffle": False}
+    config["trainer"] |= {"max_steps": 16, "limit_val_batches": 1.0, "val_check_interval": 8}
+    fit(capsys, config)
+    steps = rows(tmp_path / "run")
+    losses = [float(row["loss"]) for row in steps]
+    assert len(losses) == 16
+    assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny), AutoModelForCausalLM.from_pretrained(tiny)
+    first = RunningTotals(size=16).rows()
+    assert losses[0] == pytest.approx(by_hand(model, tokenizer, first, "solution"), rel=1e-5)
+    targets = [tokenizer.encode(row["solution"], add_special_tokens=False) for row in first]
+    assert float(steps[0]["tokens"]) == sum(len(target) + 1 for target in targets)
+
+    # Held-out targets are scored beside the answers; the last figure is that of the exported policy.
+    assert [row["step"] for row in steps if row["val/running_totals/accuracy"]] == ["8", "16"]
+    assert float(steps[7]["val/loss"]) > float(steps[15]["val/loss"])
+    trained, held_out = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "hf"), RunningTotals(split="eval")
+    expected = pytest.approx(by_hand(trained, tokenizer, held_out.rows()[:6], "solution"), rel=1e-5)
+    assert float(steps[15]["val/loss"]) == float(steps[15]["val/running_totals/loss"]) == expected
+
+
+def test_neither_the_split_nor_packing_changes_anything(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = {"whole": {}, "split": {"micro_batch_tokens": 100}, "packed": {"micro_batch_tokens": 100, "packing": True}}
+    for name, arguments in ways.items():
         config = _sft(tiny, tmp_path / name)
-        config["model"]["init_args"]["micro_batch_tokens"] = tokens
+        config["model"]["init_args"] |= arguments
         fit(capsys, config)
-    for row, again in zip(rows(tmp_path / "whole"), rows(tmp_path / "split"), strict=True):
-        for name in ("loss", "grad_norm", "entropy"):
-            assert float(again[name]) == pytest.approx(float(row[name]), rel=1e-4), name
-
-
-def test_evaluation_during_supervised_training(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(capsys, _sft(tiny, tmp_path / "run", trainer__limit_val_batches=1.0, trainer__val_check_interval=1))
-    assert all(row["val/running_totals/accuracy"] for row in rows(tmp_path / "run"))
+    for name in ("split", "packed"):
+        for row, again in zip(rows(tmp_path / "whole"), rows(tmp_path / name), strict=True):
+            for figure in ("loss", "grad_norm", "entropy"):
+                assert float(again[figure]) == pytest.approx(float(row[figure]), rel=1e-4), (name, figure)
 
 
 def test_what_is_never_sampled_is_not_checked(
