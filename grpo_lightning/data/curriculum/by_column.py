@@ -14,7 +14,8 @@ from grpo_lightning.types import Prompt
 
 
 class ByColumn(Ordered):
-    """From easy to hard by a column of the data: competence-based curriculum learning (arXiv 1903.09848), linear.
+    """From easy to hard by a column of the data: competence-based curriculum learning (arXiv 1903.09848), linear. (Kimi
+    k1.5, arXiv 2501.12599, goes from easy to hard tasks too.)
 
     Prompts are sorted from easy to hard, by chance within a level. In rollout t of the run (from 1), the easiest
     ``t / rollouts`` of them are open. A rollout draws from the open prompts that its epoch has not asked yet, and takes
@@ -100,7 +101,7 @@ class ByColumn(Ordered):
             share = min(1.0, (epoch * rollouts + rollout + 1) / (self.rollouts or rollouts))
             now_open = max(math.ceil(share * len(waiting)), next_waiting + wanted - len(opened))
             opened += waiting[next_waiting:now_open]
-            next_waiting = max(next_waiting, now_open)
+            next_waiting = now_open
             for _ in range(wanted):
                 place = rng.randrange(len(opened))
                 opened[place], opened[-1] = opened[-1], opened[place]

@@ -36,6 +36,9 @@ def test_weights_of_another_target_and_other_bounds() -> None:
     curriculum.record(_measured([0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]))
     # 1 - ((1/2 - 3/4) / (3/4))^2 = 8/9; 1/4 is hopeless here, though its formula says 5/9.
     assert curriculum.weights().tolist() == pytest.approx([0.2, 0.2, 8 / 9, 1.0, 0.2])
+    curriculum = _ready(3, target=0.25)
+    curriculum.record(_measured([1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]))
+    assert curriculum.weights().tolist() == pytest.approx([1.0, 8 / 9, 5 / 9])
 
 
 def test_rewards_that_pass_and_those_that_do_not_apply() -> None:
