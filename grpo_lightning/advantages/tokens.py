@@ -43,7 +43,7 @@ class TokenEstimator(ABC):
 
 
 class ReinforcePlusPlus(TokenEstimator):
-    """Return from each token on, whitened over all tokens of the batch (REINFORCE++, arXiv 2501.03262, section 3.1).
+    """Return from each token on, whitened over all tokens of the batch (REINFORCE++, arXiv 2501.03262).
 
     R_t = sum_{s >= t} gamma^(s-t) · r_s and A = (R - mean(R)) / (std(R) + eps), the mean and the sample standard
     deviation over every token of every completion. It compares with the whole batch instead of a group, so any group

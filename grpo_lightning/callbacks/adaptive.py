@@ -58,8 +58,8 @@ class AdaptiveKL(_Steered):
 
     After each rollout: x (1 + rate) if ``kl_sequence`` was above 1.5 x target, x (1 - rate) if it was below 0.5 x
     target, within [minimum, maximum]. ``kl_sequence`` is the KL summed over a sequence's tokens and averaged over
-    sequences, so the target grows with the length of completions. (The controller of Ziegler et al., arXiv 1909.08593,
-    section 2.2, in steps of fixed size.) It begins at ``--model.objective.beta``, and a resumed run goes on with the
+    sequences, so the same target is a tighter one for longer completions. (As PPO's adaptive penalty, arXiv 1707.06347,
+    section 4, by smaller steps.) It begins at ``--model.objective.beta``, and a resumed run goes on with the
     value that its checkpoint was written at. Logs ``kl_coef``.
 
     Args:
