@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -170,6 +170,16 @@ class Window(Generic[BatchT]):
     """Trained tokens of the window over all ranks, dropped rows included."""
 
 
+class ScoredPrompts(NamedTuple):
+    """Prompts and what their completions earned."""
+
+    prompts: list[Prompt]
+    rewards: Tensor
+    """Total rewards; NaN where none applies, ``[P, G]``."""
+    terms: dict[str, Tensor]
+    """Each reward function's own scores, ``[P, G]``."""
+
+
 @dataclass(kw_only=True)
 class Rollout:
     """Everything one rollout produced; ``training_step`` learns from ``windows``."""
@@ -198,6 +208,13 @@ class Rollout:
     """Figures over all ranks, in TRL's names."""
     logged_columns: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Columns that reward functions gave to ``log_extra``, one entry per completion."""
+    tried: ScoredPrompts | None = None
+    """All that this rank sampled, where dynamic sampling passed some of it over."""
+
+    @property
+    def sampled(self) -> ScoredPrompts:
+        """All that this rank sampled and scored."""
+        return self.tried or ScoredPrompts(self.prompts, self.rewards, self.reward_terms)
 
 
 class PromptBatch:

@@ -280,6 +280,7 @@ class RolloutCallback(L.Callback):
             trainer_state=trainer_state(trainer),
         )
         self.sampler.rest()
+        rollout.metrics |= trainer.datamodule.record(*rollout.sampled)
         self.rollouts += 1
         generated = sum(len(c.token_ids) for group in rollout.completions for c in group)
         prompt_tokens = sum(len(p.token_ids) for p in rollout.prompts) * self.group_size

@@ -140,6 +140,7 @@ class RolloutCollector:
             truncated=self.sampling.truncated,
             metrics=metrics,
             logged_columns=scores.columns,
+            tried=drawn.tried,
         )
 
     def _prepare(

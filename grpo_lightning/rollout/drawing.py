@@ -18,7 +18,7 @@ from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rollout.dynamic_sampling import GroupPool
 from grpo_lightning.rollout.figures import Clock, length_figures, reward_figures
-from grpo_lightning.types import Completion, Prompt
+from grpo_lightning.types import Completion, Prompt, ScoredPrompts
 
 
 @dataclass(kw_only=True)
@@ -32,6 +32,8 @@ class Drawn:
     """The scores and the seconds they took."""
     figures: dict[str, float] = field(default_factory=dict)
     """Of everything that was sampled, where that is more than these groups."""
+    tried: ScoredPrompts | None = None
+    """What this rank sampled, where that is more than these groups."""
 
 
 class GroupDrawer:
@@ -108,7 +110,9 @@ class GroupDrawer:
         )
         drawn.scoring.set_result((pool.scores_of(groups), seconds))
         # The policy's own figures are those of all that it wrote, not of what was picked from it.
-        drawn.figures = reward_figures(*reward_tensors(pool.scores_of(pool.groups)))
+        rewards, terms = reward_tensors(pool.scores_of(pool.groups))
+        drawn.tried = ScoredPrompts([group.prompt for group in pool.groups], rewards, terms)
+        drawn.figures = reward_figures(rewards, terms)
         drawn.figures |= length_figures([group.completions for group in pool.groups])
         drawn.figures["rollout/tries"] = float(tries)
         drawn.figures["rollout/unused_prompts"] = float((self.tries - tries) * each * ranks.world_size())
