@@ -31,6 +31,7 @@ NO_FILE = re.compile(r"Unable to load config ['\"](.+?)['\"]")
 NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
 )
+NONE = re.compile("=None$")
 BESIDE = "keys stand beside class_path, where only init_args may stand; move them to init_args"
 TYPES = {
     "int": "a whole number",
@@ -54,7 +55,9 @@ class OneLineParser(LightningArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, *more: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         self._words = list(sys.argv[1:] if args is None else args)
-        return super().parse_args(args, *more, **kwargs)
+        if not self.exit_on_error:  # jsonargparse hands an option of a class inside a class on as Python writes it
+            self._words = [NONE.sub("=null", word) for word in self._words]
+        return super().parse_args(self._words, *more, **kwargs)
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
         return super().parse_string(stand_in(content, self._words), *args, **kwargs)

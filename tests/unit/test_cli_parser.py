@@ -179,6 +179,27 @@ def test_a_class_that_is_not_installed_is_refused_where_nothing_replaces_it(
     )
 
 
+class Outer:
+    """Holds a class with an option that may be null."""
+
+    def __init__(self, inner: Inner | None = None) -> None:
+        self.inner = inner
+
+
+class Inner:
+    def __init__(self, bound: float | None = 2.0, name: str | None = "x") -> None:
+        self.bound, self.name = bound, name
+
+
+def test_null_is_null_also_in_a_class_inside_a_class() -> None:
+    parser = OneLineParser()
+    parser.add_argument("--outer", type=Outer)
+    words = [f"--outer={__name__}.Outer", f"--outer.inner={__name__}.Inner", "--outer.inner.bound=null"]
+    inner = parser.parse_args([*words, "--outer.inner.name", "null"]).outer.init_args.inner
+    assert inner.init_args.bound is None
+    assert inner.init_args.name is None
+
+
 def test_a_stand_in_is_found_inside_classes_and_touches_nothing_else() -> None:
     content = f"model: {{class_path: a.B, init_args: {{{MISSING}}}}}\nother: {{class_path: no_such_package.C}}\n"
     changed = yaml.safe_load(stand_in(content, ["--model.optimizer", "torch.optim.SGD", "--other.x", "1"]))
