@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from grpo_lightning.data import ByColumn, ByPassRate, Curriculum, PromptDataModule, PromptTemplate, RunningTotals
 from grpo_lightning.data.arithmetic import build_tokenizer
 from grpo_lightning.types import PromptBatch
+from tests.integration.command_line import fit, grpo, untimed
 
 pytestmark = pytest.mark.integration
 
@@ -126,6 +127,41 @@ def test_resuming_sees_what_an_unbroken_run_would_have_seen(
             resumed, datamodule=_data(curriculum=make()), ckpt_path=checkpoint, weights_only=True
         )
         assert resumed.seen == whole.seen[steps:], checkpoint.stem
+
+
+def test_a_run_measures_pass_rates_and_goes_on_with_them(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = {
+        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+        "init_args": {
+            "dirpath": str(tmp_path / "kept"),
+            "filename": "{step}",
+            "save_top_k": -1,
+            "every_n_train_steps": 1,
+        },
+    }
+    changes: dict[str, Any] = {
+        # Two rollouts an epoch, of twice 4 prompts each; few groups of this reward differ, so both tries are made.
+        "rollout__dynamic_sampling_tries": 2,
+        "rollout__rewards": ["tests.integration.reward_functions.begins_with_a_digit"],
+        "data__curriculum": {"class_path": "ByPassRate", "init_args": {"reward": "begins_with_a_digit"}},
+        "trainer__max_steps": 4,
+        "trainer__callbacks": [keep],
+        "samples__every_n_rollouts": 1,
+    }
+    fit(capsys, grpo(tiny, tmp_path / "whole", **changes))
+    whole = untimed(tmp_path / "whole")
+    asked = [float(row["curriculum/asked"]) for row in whole]
+    # What dynamic sampling passed over is measured too: half of the 16 prompts after the first rollout.
+    assert asked[0] == 8 / 16
+    assert asked == sorted(asked)
+    assert {"curriculum/pass_rate", "curriculum/frac_solved", "curriculum/frac_hopeless"} <= whole[0].keys()
+    for step in (1, 2):  # within an epoch and at its end
+        changes["trainer__callbacks"] = []
+        goes_on = grpo(tiny, tmp_path / f"from{step}", **changes)
+        fit(capsys, goes_on, "--ckpt_path", str(tmp_path / "kept" / f"step={step}.ckpt"))
+        assert untimed(tmp_path / f"from{step}") == whole[step:]
 
 
 def test_training_without_evaluation_sources(tmp_path: Path) -> None:
