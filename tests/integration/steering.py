@@ -39,17 +39,16 @@ def steered(policy: Path | str, folder: Path | str, *callbacks: Any, **changes: 
     return three_epochs(policy, folder, **(arguments | changes))
 
 
-ON_TWO_RANKS: dict[str, Any] = {"ddp": "ddp", "fsdp2": "fsdp2", "sharded": SHARDED}
+ON_TWO_RANKS: dict[str, Any] = {"fsdp2": "fsdp2", "sharded": SHARDED}
 
 
 def on_two_ranks(policy: str, root: Path) -> None:
-    """Under each strategy half of the run, and in shards and whole tensors a resume from a reference that has moved."""
+    """Half of the run, and a resume from a reference that has moved, out of one file and out of shards."""
     for name, strategy in ON_TWO_RANKS.items():
         changes = {"trainer__strategy": strategy, "trainer__devices": 2, "trainer__max_epochs": 1}
         config = steered(policy, root / name, *STEERING, **changes)
         command(config)
-        if name != "ddp":
-            resumed(config, root / name, 4, killed=True)
+        resumed(config, root / name, 4, killed=True)
 
 
 if __name__ == "__main__":
