@@ -49,6 +49,11 @@ def main() -> None:
         "--config experiments/embedded.yaml",
         figures=FIGURES,
     )
+    show(runs)
+
+
+def show(runs: list[Run]) -> None:
+    """Plot and table of a record, also of one that ``read_results`` has read."""
     draw(runs, PANELS, HERE / "plot.png", ordered=True)
     write_table(HERE / "README.md", page(runs))
 

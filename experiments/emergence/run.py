@@ -35,8 +35,7 @@ def main() -> None:
     )
     answers = json.dumps(read_answers(ROOT / RUNS / "emergence" / "GRPO-seed0"), indent=2)
     (HERE / "answers.json").write_text(answers + "\n", encoding="utf-8")
-    draw(runs, PANELS, HERE / "plot.png")
-    write_table(HERE / "README.md", page(runs))
+    show(runs)
 
 
 def read_answers(run: Path) -> list[dict[str, str]]:
@@ -51,6 +50,12 @@ def read_answers(run: Path) -> list[dict[str, str]]:
         {"rollouts": str(step), "prompt": prompt, "answer": rows[prompt]["completion"], "right": rows[prompt]["answer"]}
         for step, rows in zip(STAGES, stages, strict=True)
     ]
+
+
+def show(runs: list[Run]) -> None:
+    """Plot and table of a record, also of one that ``read_results`` has read."""
+    draw(runs, PANELS, HERE / "plot.png")
+    write_table(HERE / "README.md", page(runs))
 
 
 def page(runs: list[Run]) -> str:

@@ -34,6 +34,11 @@ def main() -> None:
         f"--model.objective experiments.passes.ratio_spread.RatioSpread --data.source.size {32 * 30}",
         figures=FIGURES,
     )
+    show(runs)
+
+
+def show(runs: list[Run]) -> None:
+    """Plot and table of a record, also of one that ``read_results`` has read."""
     draw(runs, PANELS, HERE / "plot.png", ordered=True)
     write_table(HERE / "README.md", page(runs))
 

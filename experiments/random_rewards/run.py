@@ -45,6 +45,11 @@ def main() -> None:
         options=f"--config configs/quickstart.yaml --config experiments/embedded.yaml --data.source.size {32 * 40}",
         figures=FIGURES,
     )
+    show(runs)
+
+
+def show(runs: list[Run]) -> None:
+    """Plot and table of a record, also of one that ``read_results`` has read."""
     draw(runs, PANELS, HERE / "plot.png")
     write_table(HERE / "README.md", page(runs))
 
