@@ -172,6 +172,18 @@ def config(recipe: str) -> Path:
     return CONFIGS / f"{recipe}.yaml"
 
 
+COLD_START: dict[str, Any] = adamw(1e-5, [0.9, 0.95], 0.01) | {
+    f"{MODEL}.lr_scheduler_type": "cosine",
+    f"{MODEL}.warmup_ratio": 0.1,
+    f"{MODEL}.max_grad_norm": 1.0,
+    f"{MODEL}.dtype": "float32",
+    f"{MODEL}.max_length": 1024,
+    "data.prompts_per_step": 256,
+    "trainer.max_epochs": 4,
+}
+"""verl's supervised fine-tuning."""
+
+
 # --- values -------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +220,17 @@ def test_the_comparison_sees_every_value(recipe: str, resolved: dict[str, dict[s
         other = value + 1 if isinstance(value, int | float) and not isinstance(value, bool) else f"not {value}"
         changed = resolved[recipe] | {key: other}
         assert differences(changed, RECIPES[recipe]) == {key: (other, value)}
+
+
+def test_the_cold_start_has_the_published_values_and_the_prompts_of_what_follows(
+    resolved: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    with all_packages(tmp_path / "packages"):
+        found = as_saved(config("sft_gsm8k"))
+    assert differences(found, COLD_START) == {}
+    follows = resolved["gsm8k_qwen2.5_0.5b"]
+    template = {key: value for key, value in follows.items() if key.startswith(("data.template", "data.source"))}
+    assert differences(found, template) == {}
 
 
 def test_a_changed_file_is_seen(tmp_path: Path) -> None:
@@ -263,6 +286,30 @@ def try_out(
     }
     flags = [word for name, value in small.items() for word in (f"--{name}", str(value))]
     return run(capsys, *words(overlays, *flags, *stand_ins, *options))
+
+
+def test_the_cold_start_trains(
+    policy: Path, data: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stand-ins of one token a byte: six rows, laid out as the prompt asks."""
+    overlays = [config("sft_gsm8k"), CONFIGS / "strategy" / "single.yaml", CONFIGS / "engine" / "transformers.yaml"]
+    small = {
+        "model.policy": policy,
+        "data.source.path": data["gsm8k"],
+        "data.eval_sources": "[]",
+        "data.prompts_per_step": 6,
+        "trainer.max_epochs": 1,
+        "trainer.accelerator": "cpu",
+        "trainer.precision": "32-true",
+        "trainer.enable_progress_bar": "false",
+        "trainer.default_root_dir": tmp_path / "run",
+    }
+    flags = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+    assert run(capsys, *words(overlays, *flags)).code == 0
+    (step,) = rows(tmp_path / "run")
+    layout = "<reasoning>\n{n}+2 = {sum}\n</reasoning>\n<answer>\n{sum}\n</answer>\n"
+    assert float(step["tokens"]) == sum(len(layout.format(n=n, sum=n + 2)) + 1 for n in range(6))
+    assert (tmp_path / "run" / "hf" / "model.safetensors").exists()
 
 
 SAYS = {
