@@ -1,4 +1,4 @@
-"""One recorded rollout under every strategy: the same gradient norms, the same weights, the same figures."""
+"""One recorded rollout, and one supervised run, under every strategy: the same norms, weights and figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.integration.command_line import REPOSITORY
-from tests.integration.replay_on_ranks import COMBINATIONS, replay_all
+from tests.integration.replay_on_ranks import BOUND, COMBINATIONS, LR, SUPERVISED, replay_all
 from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.integration
@@ -45,13 +45,13 @@ def norms(result: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [*EXACT, *SUPERVISED])
 def test_norms_weights_and_figures_are_those_of_one_process(
     results: dict[str, Results], strategy: str, name: str
 ) -> None:
     one, two = results["auto"][name], results[strategy][name]
-    assert len(two["steps"]) == 2 * COMBINATIONS[name]["updates"]
-    assert min(norms(one)) > 0.1  # twice the bound and more: every step is clipped
+    assert len(two["steps"]) == (4 if name in SUPERVISED else 2 * COMBINATIONS[name]["updates"])
+    assert min(norms(one)) > 2 * BOUND  # every step is clipped
     assert norms(two) == pytest.approx(norms(one), rel=1e-5)
     for mine, theirs in zip(two["weights"], one["weights"], strict=True):
         for a, b in zip(mine, theirs, strict=True):
@@ -66,7 +66,7 @@ def test_norms_weights_and_figures_are_those_of_one_process(
 def test_fsdp1_takes_the_same_steps(results: dict[str, Results]) -> None:
     """Its training alone, with Lightning's refusal of CPUs lifted; its weights are flat shards, not compared."""
     names = [name for name in EXACT if name in results["fsdp"]]
-    assert len(names) == 5
+    assert len(names) == 6
     for name in names:
         assert norms(results["fsdp"][name]) == pytest.approx(norms(results["auto"][name]), rel=1e-5)
     assert results["fsdp"]["bf16"]["steps"][0]["ratio"] == 1.0
@@ -74,9 +74,25 @@ def test_fsdp1_takes_the_same_steps(results: dict[str, Results]) -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
 @pytest.mark.parametrize("lora", ["", ", LoRA"], ids=["whole model", "LoRA"])
-def test_gradient_checkpointing_changes_nothing(results: dict[str, Results], strategy: str, lora: str) -> None:
-    plain, again = results[strategy][f"windows 2, beta 0.04{lora}"], results[strategy][f"checkpointing{lora}"]
+@pytest.mark.parametrize("how", ["checkpointing", "packing"])
+def test_gradient_checkpointing_and_packing_change_nothing(
+    results: dict[str, Results], strategy: str, lora: str, how: str
+) -> None:
+    plain, again = results[strategy][f"windows 2, beta 0.04{lora}"], results[strategy][f"{how}{lora}"]
     assert norms(again) == pytest.approx(norms(plain), rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2", "fsdp"])
+def test_a_supervised_run_is_the_same_packed_and_its_held_out_loss_that_of_one_process(
+    results: dict[str, Results], strategy: str
+) -> None:
+    one, packed = results["auto"]["supervised"], results[strategy]["supervised, packing"]
+    for padded in (one, results[strategy]["supervised"]):
+        assert norms(packed) == pytest.approx(norms(padded), rel=1e-5)
+        assert [step["loss"] for step in packed["steps"]] == pytest.approx([s["loss"] for s in padded["steps"]])
+        assert packed["held out"] == [pytest.approx(figures, rel=1e-5) for figures in padded["held out"]]
+    assert [list(figures) for figures in one["held out"]] == 2 * [["val/some/loss", "val/others/loss", "val/loss"]]
+    assert one["held out"][0]["val/loss"] != pytest.approx(one["held out"][1]["val/loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
@@ -102,6 +118,28 @@ def test_so_has_bfloat16_where_the_reference_is_asked_first(
         norms(results[strategy][name]) for name in (f"windows 1, beta 0.04{lora}", f"bf16{lora}, on policy")
     )
     assert low == pytest.approx(precise, rel=0.1)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
+def test_policy_and_critic_are_clipped_by_themselves(results: dict[str, Results], strategy: str) -> None:
+    """The value head begins at 0, and so is as long as its first step: its own learning rate times the bound."""
+    whole, lora = (results[strategy][f"PPO, value head{also}"] for also in ("", ", LoRA"))
+    for run in (whole, lora):
+        assert run["steps"][0]["critic/grad_norm"] > 2 * BOUND
+        head = torch.cat([weight.flatten() for weight in run["weights"][0][-2:]])
+        assert len(head) == 32 + 1
+        assert float(head.norm()) == pytest.approx(LR * BOUND, rel=1e-5)
+    assert results[strategy]["PPO, critic"]["steps"][0]["critic/learning_rate"] == 0.1
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
+def test_values_in_bfloat16_are_about_those_in_float32(results: dict[str, Results], strategy: str) -> None:
+    precise, low = (results[strategy][f"PPO, value head{also}"] for also in ("", ", bf16"))
+    assert low["steps"][0]["ratio"] == 1.0
+    for figure in ("critic/vf_loss", "critic/vpred_mean", "critic/grad_norm"):
+        figures = [[step[figure] for step in run["steps"]] for run in (low, precise)]
+        assert figures[0] == pytest.approx(figures[1], rel=0.03), figure
+    assert {weight.dtype for weight in low["weights"][-1]} == {torch.float32}
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
