@@ -61,6 +61,16 @@ def three_epochs(policy: Path | str, folder: Path | str, **changes: Any) -> dict
     return grpo(policy, folder, **(arguments | changes))
 
 
+def supervised(policy: Path | str, folder: Path | str, **changes: Any) -> dict[str, Any]:
+    """As ``three_epochs``, on worked solutions in packed micro-batches, with an adapter if ``changes`` name one."""
+    config = three_epochs(policy, folder, **changes)
+    arguments = {"policy": str(policy), "lr": 3e-3, "target_column": "solution", "packing": True}
+    config["model"]["class_path"] = "grpo_lightning.SFTModule"
+    config["model"]["init_args"] |= arguments | {"micro_batch_tokens": 64}
+    del config["rollout"]["rewards"]
+    return config
+
+
 def command(config: dict[str, Any], *arguments: str) -> None:
     """``fit`` in this process."""
     file = Path(config["trainer"]["default_root_dir"]).with_suffix(".yaml")
@@ -176,10 +186,14 @@ ON_TWO_RANKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "sharded": (SHARDED, (6, 8)),
 }
 """Strategies, and the steps that are resumed from: all of them under DDP, some in shards, an epoch's end among them."""
+SUPERVISED_ON_TWO_RANKS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "supervised ddp": ("ddp", (2, 3)),
+    "supervised fsdp2": ("fsdp2", (5, 6)),
+}
 
 
 def on_two_ranks(policy: str, root: Path) -> None:
-    """Under each strategy one run of two steps a rollout, and resumes."""
+    """Under each strategy one run of two steps a rollout, and one of supervised steps; and resumes."""
     for name, (strategy, resumes) in ON_TWO_RANKS.items():
         whole = root / name
         config = three_epochs(
@@ -194,6 +208,11 @@ def on_two_ranks(policy: str, root: Path) -> None:
         command(config)
         for step in resumes:
             resumed(config, whole, step, killed=step != 10)
+    for name, (strategy, resumes) in SUPERVISED_ON_TWO_RANKS.items():
+        config = supervised(policy, root / name, trainer__strategy=strategy, trainer__devices=2)
+        command(config)
+        for step in resumes:
+            resumed(config, root / name, step, killed=True)
 
 
 if __name__ == "__main__":

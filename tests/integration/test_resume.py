@@ -31,12 +31,14 @@ from tests.integration.command_line import (
 from tests.integration.resuming import (
     HERE,
     ON_TWO_RANKS,
+    SUPERVISED_ON_TWO_RANKS,
     checkpoint,
     command,
     copy_of,
     differences,
     resumed,
     steps,
+    supervised,
     three_epochs,
 )
 
@@ -88,21 +90,27 @@ def test_from_every_step_of_three_epochs(tiny: Path, tmp_path: Path, variant: st
         assert differences(whole, folder) == [], step
 
 
-@pytest.mark.parametrize("trained", ["adapter", "supervised"])
-def test_an_adapter_and_a_supervised_run(tiny: Path, tmp_path: Path, trained: str) -> None:
+LORA = {"class_path": "grpo_lightning.models.LoRA", "init_args": {"r": 4}}
+
+
+def test_an_adapter(tiny: Path, tmp_path: Path) -> None:
     """From within an epoch and from its end."""
     whole = tmp_path / "whole"
-    if trained == "adapter":
-        lora = {"class_path": "grpo_lightning.models.LoRA", "init_args": {"r": 4}}
-        config = three_epochs(tiny, whole, model__init_args__adapter=lora, model__init_args__lr=1e-2)
-    else:
-        config = three_epochs(tiny, whole)
-        arguments = {"policy": str(tiny), "lr": 3e-3, "target_column": "solution"}
-        config["model"] = {"class_path": "grpo_lightning.SFTModule", "init_args": arguments}
-        del config["rollout"]["rewards"]
+    config = three_epochs(tiny, whole, model__init_args__adapter=LORA, model__init_args__lr=1e-2)
     command(config)
     for step in (2, 3):
         assert differences(whole, resumed(config, whole, step, killed=True)) == [], step
+
+
+def test_a_supervised_run_from_every_step_of_two_epochs(tiny: Path, tmp_path: Path) -> None:
+    """And an adapter's from one."""
+    for name, changes in (("whole", {}), ("adapter", {"model__init_args__adapter": LORA})):
+        whole = tmp_path / name
+        config = supervised(tiny, whole, trainer__max_epochs=2, **changes)
+        command(config)
+        assert float(rows(whole)[-1]["val/loss"]) < float(rows(whole)[2]["val/loss"])
+        for step in (2,) if changes else range(1, 7):
+            assert differences(whole, resumed(config, whole, step, killed=True)) == [], (name, step)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +126,10 @@ def on_two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("name", "step"), [(name, step) for name, (_, each) in ON_TWO_RANKS.items() for step in each])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [(name, step) for name, (_, each) in (ON_TWO_RANKS | SUPERVISED_ON_TWO_RANKS).items() for step in each],
+)
 def test_on_two_ranks(on_two_ranks: Path, name: str, step: int) -> None:
     assert differences(on_two_ranks / name, on_two_ranks / f"{name}-{step}") == []
 
