@@ -38,6 +38,8 @@ RUNS = Path("runs/experiments")
 PROGRAM = (sys.executable, "-m", "grpo_lightning")
 SHOWN_AS = "python -m grpo_lightning"
 SEEDS = (0, 1, 2)
+START = "{policy}"
+"""In a setting: the folder that ``--model.policy`` names, which each seed has its own of."""
 DIGITS = 4
 """Of a figure in the record."""
 
@@ -106,7 +108,7 @@ def run_sweep(
 
     Args:
         name: of the sweep.
-        settings: name of each setting and its command-line options.
+        settings: name of each setting and its command-line options, in which ``START`` may stand.
         options: what all runs share.
         figures: what to keep: columns of metrics.csv, or ``<stage>/<source>/<figure>`` from evaluations.jsonl.
         seeds: ``--seed_everything`` of the runs, from the start model on.
@@ -121,7 +123,9 @@ def run_sweep(
         for setting, own in settings.items():
             run = RUNS / name / f"{_file_name(setting)}-seed{seed}"
             where = ["--seed_everything", str(seed), "--trainer.default_root_dir", str(run)]
-            words = [subcommand, *shlex.split(options), *start, *where, *shlex.split(own)]
+            # The seed's own start model for other uses too, such as that of a critic.
+            own_words = [word.replace(START, start[-1]) if start else word for word in shlex.split(own)]
+            words = [subcommand, *shlex.split(options), *start, *where, *own_words]
             found = _finished(run, shlex.join([*shlex.split(SHOWN_AS), *words]))
             took = "kept" if found else ""
             found = found or _run(run, words, program, setting=setting, seed=seed, figures=figures)

@@ -115,13 +115,15 @@ def test_another_command_is_another_run(tmp_path: Path, monkeypatch: pytest.Monk
 
     def trial(rate: str) -> list[Run]:
         return run_sweep(
-            "trial", {"one": "--rollout.passes 1"}, options=f"--model.lr {rate}", figures=("reward",), seeds=(3,),
-            policy=lambda seed: tmp_path / f"base{seed}", program=(sys.executable, "stand_in.py"),
+            "trial", {"one": "--rollout.passes 1 --model.critic {policy}"}, options=f"--model.lr {rate}",
+            figures=("reward",), seeds=(3,), policy=lambda seed: tmp_path / f"base{seed}",
+            program=(sys.executable, "stand_in.py"),
         )  # fmt: skip
 
     first, again, other = trial("1e-3"), trial("1e-3"), trial("1e-4")
     assert first == again
     assert "--model.policy base3" in first[0].command
+    assert "--model.critic base3" in first[0].command
     assert "--model.lr 1e-4" in other[0].command
     assert calls(tmp_path) == ["one-seed3", "one-seed3"]
 
