@@ -16,7 +16,8 @@ from experiments.sweep import Run
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers tell apart (Okabe and Ito, Color Universal Design)."""
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (4, 1, 1, 1)))
+"""One more than there are colours, so that the eighth setting is not drawn as the first."""
 
 
 class Panel(NamedTuple):
