@@ -16,6 +16,7 @@ PARTS = {
     "group_size": ("group_size.run",),
     "beta": ("beta.run",),
     "passes": ("passes.run",),
+    "objectives": ("objectives.run",),
     "random_rewards": ("random_rewards.run",),
     "emergence": ("emergence.run",),
 }
