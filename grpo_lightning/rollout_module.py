@@ -129,6 +129,7 @@ class RolloutModule(PolicyModule):
             reward_penalty=self.objective.reward_penalty if self.objective.penalizes_reward else None,
             top_entropy_quantile=self.top_entropy_quantile,
             drops_zero_advantage=self.drops_zero_advantage,
+            packing=self.packing,
         )
 
     @property

@@ -44,7 +44,7 @@ class RolloutCollector:
         reduction: what each token counts in the loss.
         updates: optimizer steps that the prompts are cut into (U).
         passes: times that the completions are gone through (mu).
-        micro_batch_tokens: most padded tokens in one forward and backward.
+        micro_batch_tokens: most tokens in one forward and backward, padding included unless the learner packs.
         tries: of dynamic sampling; 1 takes every group as it is.
         mask_truncated: train on no token of a completion that the length limit cut.
     """
@@ -158,11 +158,11 @@ class RolloutCollector:
         if drops:  # what needs no pass is known only after the rewards
             credit = self._credit(drawn, batch, None, learner)
             keep = (credit.advantages != 0).any(dim=2).flatten() & batch.completion_mask.any(dim=1)
-            windows = self._cut(batch, keep=keep)
+            windows = self._cut(batch, keep=keep, packed=learner.packing)
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
         else:
-            windows = self._cut(batch)
+            windows = self._cut(batch, packed=learner.packing)
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
             credit = self._credit(drawn, batch, windows, learner)
@@ -170,7 +170,9 @@ class RolloutCollector:
 
     # --- tensors -------------------------------------------------------------------------------------------------
 
-    def _cut(self, batch: RolloutBatch, *, keep: Tensor | None = None) -> list[Window[RolloutBatch]]:
+    def _cut(
+        self, batch: RolloutBatch, *, keep: Tensor | None = None, packed: bool = False
+    ) -> list[Window[RolloutBatch]]:
         return cut_windows(
             batch,
             updates=self.updates,
@@ -178,6 +180,7 @@ class RolloutCollector:
             reduction=self.reduction,
             max_completion_length=self.sampling.max_completion_length,
             keep=keep,
+            packed=packed,
         )
 
     def _credit(

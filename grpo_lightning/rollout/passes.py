@@ -36,6 +36,8 @@ class Learner:
     """Share of the tokens, those of the highest entropy, that the policy learns from."""
     drops_zero_advantage: bool = False
     """Whether sequences with advantage 0 may be left out of the backward without changing the gradient."""
+    packing: bool = False
+    """Whether sequences are computed one behind the other, so that padding counts nothing in a micro-batch."""
 
     @property
     def precedes_advantages(self) -> bool:

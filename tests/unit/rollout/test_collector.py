@@ -86,6 +86,7 @@ def _collect(
     passes: int = 1,
     micro_batch_tokens: int = 10_000,
     drop: bool = False,
+    packing: bool = False,
     score_old=None,
     score_reference=None,
 ) -> Rollout:
@@ -107,7 +108,12 @@ def _collect(
         engine=engine,
         seeds=list(range(10, 10 + len(prompts))),
         positions=range(len(prompts)),
-        learner=Learner(score_old=score_old or _refuse, score_reference=score_reference, drops_zero_advantage=drop),
+        learner=Learner(
+            score_old=score_old or _refuse,
+            score_reference=score_reference,
+            drops_zero_advantage=drop,
+            packing=packing,
+        ),
     )
     assert engine.asked == {
         "prompts": [prompt.token_ids for prompt in prompts],
@@ -273,6 +279,15 @@ def test_old_logprobs_are_taken_once_per_micro_batch_when_a_step_is_off_policy(u
         assert batch.ref_logprobs is None
     assert rollout.passes == passes
     assert rollout.temperature == 0.7
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_learner_that_packs_fills_its_micro_batches_with_tokens_alone(drop: bool) -> None:
+    # 7 + 7 + 7 + 6 + 6 + 5 tokens; padded, a sixth row of 7 would not fit.
+    for packing, sizes in ((True, [6]), (False, [5, 1])):
+        rewards = Scripted(3.0, 0.0, 0.0, 6.0, 0.0, 0.0)
+        (window,) = _collect(TWO_GROUPS, rewards, micro_batch_tokens=38, drop=drop, packing=packing).windows
+        assert [len(batch) for batch in window.micro_batches] == sizes
 
 
 def test_one_on_policy_step_needs_no_old_logprobs() -> None:
