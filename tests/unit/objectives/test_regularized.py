@@ -237,6 +237,21 @@ def test_what_is_masked_reaches_neither_value_nor_gradient(family: type[Regulari
     assert poisoned[1][2:] == [0.0] * 4
 
 
+def test_a_policy_term_is_given_zeros_wherever_nothing_is_trained() -> None:
+    class Own(RegularizedObjective):
+        def policy_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
+            given = [getattr(rollout, name) for name in ("old_logprobs", "ref_logprobs", "sampling_logprobs")]
+            assert all(figure.tolist() == [[-1.0, 0.0]] for figure in (logprobs, *given))
+            assert rollout.advantages.tolist() == [[2.0, 0.0]]  # spread over tokens
+            return TokenLoss(-rollout.advantages * logprobs, {})
+
+    bad = [[-1.0, math.nan]]
+    batch = rollout([[2.0]], tokens=2, old=bad, ref=bad, sampling=bad, mask=[[1.0, 0.0]])
+    result = Own(beta=0.1).token_loss(numbers(bad), batch)
+    assert result.values.tolist() == [[2.0, 0.0]]
+    assert result.penalty.tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("family", FAMILY)
 @pytest.mark.parametrize("gap", [300.0, -300.0])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
