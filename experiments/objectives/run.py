@@ -14,7 +14,7 @@ SETTINGS = {recipe: f"--config configs/objective/{recipe}.yaml" for recipe in RE
 # Prompts for as many tries as DAPO may make; the others stop after the first third of them.
 OPTIONS = (
     "--config configs/quickstart.yaml --config experiments/embedded.yaml "
-    f"--rollout.updates_per_rollout 2 --rollout.passes 2 --data.prompts_per_step {PROMPTS} "
+    f"--model.lr 1e-5 --rollout.updates_per_rollout 2 --rollout.passes 2 --data.prompts_per_step {PROMPTS} "
     f"--data.source.size {PROMPTS * ROLLOUTS * TRIES} --trainer.limit_train_batches {ROLLOUTS}"
 )
 FIGURES = (
