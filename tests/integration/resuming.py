@@ -71,6 +71,15 @@ def supervised(policy: Path | str, folder: Path | str, **changes: Any) -> dict[s
     return config
 
 
+def ppo(policy: Path | str, folder: Path | str, **changes: Any) -> dict[str, Any]:
+    """One epoch, two steps a rollout, with a value head on the trunk, or with the critic that ``changes`` name."""
+    arguments = {"rollout__updates_per_rollout": 2, "model__init_args__lr_scheduler_type": "cosine"}
+    config = three_epochs(policy, folder, **arguments | {"trainer__max_epochs": 1} | changes)
+    config["model"]["class_path"] = "grpo_lightning.PPOModule"
+    config["model"]["init_args"]["critic_lr"] = 1e-2
+    return config
+
+
 def command(config: dict[str, Any], *arguments: str) -> None:
     """``fit`` in this process."""
     file = Path(config["trainer"]["default_root_dir"]).with_suffix(".yaml")
@@ -192,8 +201,14 @@ SUPERVISED_ON_TWO_RANKS: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
+PPO_ON_TWO_RANKS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "PPO fsdp2": ("fsdp2", (2,)),
+    "PPO sharded": (SHARDED, (4,)),
+}
+
+
 def on_two_ranks(policy: str, root: Path) -> None:
-    """Under each strategy one run of two steps a rollout, and one of supervised steps; and resumes."""
+    """Under each strategy a run of two steps a rollout, some of supervised steps and with a critic; and resumes."""
     for name, (strategy, resumes) in ON_TWO_RANKS.items():
         whole = root / name
         config = three_epochs(
@@ -210,6 +225,12 @@ def on_two_ranks(policy: str, root: Path) -> None:
             resumed(config, whole, step, killed=step != 10)
     for name, (strategy, resumes) in SUPERVISED_ON_TWO_RANKS.items():
         config = supervised(policy, root / name, trainer__strategy=strategy, trainer__devices=2)
+        command(config)
+        for step in resumes:
+            resumed(config, root / name, step, killed=True)
+    for name, (strategy, resumes) in PPO_ON_TWO_RANKS.items():
+        critic = {"model__init_args__critic": policy} if strategy == "fsdp2" else {}
+        config = ppo(policy, root / name, trainer__strategy=strategy, trainer__devices=2, **critic)
         command(config)
         for step in resumes:
             resumed(config, root / name, step, killed=True)

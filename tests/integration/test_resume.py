@@ -31,11 +31,13 @@ from tests.integration.command_line import (
 from tests.integration.resuming import (
     HERE,
     ON_TWO_RANKS,
+    PPO_ON_TWO_RANKS,
     SUPERVISED_ON_TWO_RANKS,
     checkpoint,
     command,
     copy_of,
     differences,
+    ppo,
     resumed,
     steps,
     supervised,
@@ -113,6 +115,20 @@ def test_a_supervised_run_from_every_step_of_two_epochs(tiny: Path, tmp_path: Pa
             assert differences(whole, resumed(config, whole, step, killed=True)) == [], (name, step)
 
 
+@pytest.mark.parametrize("critic", ["value head", "model"])
+def test_ppo(tiny: Path, tmp_path: Path, critic: str) -> None:
+    """With a critic's weights, their moments and their learning rate; the config's rate wins over the checkpoint's."""
+    whole, changes = tmp_path / "whole", {"model__init_args__critic": str(tiny)} if critic == "model" else {}
+    config = ppo(tiny, whole, **changes)
+    command(config)
+    assert float(rows(whole)[-1]["critic/vpred_mean"]) != 0
+    assert differences(whole, resumed(config, whole, 2, killed=True)) == []
+    config["model"]["init_args"] |= {"critic_lr": 1e-3, "lr_scheduler_type": "constant"}
+    (last, *_) = reversed(rows(resumed(config, whole, 4, killed=True)))
+    assert (float(last["learning_rate"]), float(last["critic/learning_rate"])) == (1e-3, 1e-3)
+    assert float(rows(whole)[-1]["critic/learning_rate"]) == pytest.approx(10 * float(rows(whole)[-1]["learning_rate"]))
+
+
 @pytest.fixture(scope="module")
 def on_two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs and resumes under every strategy, all in one pair of processes."""
@@ -128,7 +144,11 @@ def on_two_ranks(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "step"),
-    [(name, step) for name, (_, each) in (ON_TWO_RANKS | SUPERVISED_ON_TWO_RANKS).items() for step in each],
+    [
+        (name, step)
+        for name, (_, each) in (ON_TWO_RANKS | SUPERVISED_ON_TWO_RANKS | PPO_ON_TWO_RANKS).items()
+        for step in each
+    ],
 )
 def test_on_two_ranks(on_two_ranks: Path, name: str, step: int) -> None:
     assert differences(on_two_ranks / name, on_two_ranks / f"{name}-{step}") == []
