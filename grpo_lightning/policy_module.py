@@ -217,29 +217,31 @@ class PolicyModule(L.LightningModule):
         with strategy.block_backward_sync() if waits else nullcontext():
             self.manual_backward(loss)
 
-    def take_step(self, *, signal: bool) -> dict[str, float]:
+    def take_step(self) -> dict[str, float]:
         """Clip, step, advance the schedule; returns each group's norm before clipping and rate, and ``skipped_steps``.
 
-        A step without signal (every advantage 0) or with a NaN or inf in its gradient must not move a weight, not even
-        by the optimizer's momentum: it is taken without gradients, which every torch optimizer passes over, and counts.
+        A step whose gradient is nothing but zeros (every advantage 0, everything masked) or has a NaN or inf in it must
+        not move a weight, not even by the optimizer's momentum: it is taken without gradients, which every torch
+        optimizer passes over, and counts.
         """
         optimizer, scheduler, groups = self.optimizers(), self.lr_schedulers(), self.parameter_groups()
         pairs = zip(groups, optimizer.param_groups, strict=False)  # a user's optimizer may have groups of its own
         rates = {f"{group.prefix}learning_rate": settings["lr"] for group, settings in pairs}
         bound = self.max_grad_norm
-        norms = {f"{g.prefix}grad_norm": clip_grad_norm(g.module, bound) if signal else 0.0 for g in groups}
+        norms = {f"{g.prefix}grad_norm": clip_grad_norm(g.module, bound) for g in groups}
         finite = all(map(math.isfinite, norms.values()))
-        if not signal or not finite:
+        moves = finite and any(norms.values())
+        if not moves:
             optimizer.zero_grad(set_to_none=True)
-        self._count_skipped(finite)
+        self._count_broken(finite=finite, moves=moves)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
-        self.weights_version += signal and finite
-        return norms | rates | {"skipped_steps": float(not signal or not finite)}
+        self.weights_version += moves
+        return norms | rates | {"skipped_steps": float(not moves)}
 
-    def _count_skipped(self, finite: bool) -> None:
-        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+    def _count_broken(self, *, finite: bool, moves: bool) -> None:
+        self.skipped_in_a_row = 0 if moves else self.skipped_in_a_row + (not finite)
         if not finite:
             log.warning("step %d skipped: NaN or inf in the gradient", self.global_step)
         if self.skipped_in_a_row >= SKIPPED_IN_A_ROW:

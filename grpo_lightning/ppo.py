@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.rollout_module import RolloutModule
 from grpo_lightning.strategies import distributed
 from grpo_lightning.token_means import TokenMeans
-from grpo_lightning.types import PromptBatch, RolloutBatch, SequenceBatch
+from grpo_lightning.types import RolloutBatch, SequenceBatch, Window
 
 
 class PPOModule(RolloutModule):
@@ -29,8 +28,9 @@ class PPOModule(RolloutModule):
 
     The policy's loss is GRPO's; its advantages come token by token from a critic's values (``advantages.GAE``) in place
     of a comparison within the group, so one completion of each prompt is enough. Values are those of the states before
-    the tokens, the same that predict them. One optimizer step moves both; their gradients are clipped by themselves,
-    each to ``max_grad_norm``: a large error of the critic must not shrink the policy's step.
+    the tokens, the same that predict them. One optimizer step moves both. The critic's parameters, or the value head's,
+    are clipped by themselves, each to ``max_grad_norm``: a separate critic's large error does not shrink the policy's
+    step.
 
     With an adapter, a value head on the trunk is trained whole beside it, and so is a critic of its own.
 
@@ -121,32 +121,21 @@ class PPOModule(RolloutModule):
         reshard(self.critic or self.policy)
         return values
 
-    def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
-        """Learn from one rollout: passes x windows (one optimizer step each) x micro-batches."""
-        rollout = batch.rollout
-        assert rollout is not None and self.policy is not None, "no rollout was attached to this batch"
-        start, rollout_figures = time.perf_counter(), rollout.metrics
-        for _ in range(rollout.passes):
-            for window in rollout.windows:
-                figures = TokenMeans()
-                for micro_batch in window.micro_batches:
-                    scores = self.policy(micro_batch, temperature=rollout.temperature)
-                    values = scores.values if self.critic is None else self.critic(micro_batch)
-                    loss = self.policy_loss(scores, micro_batch, window=window, figures=figures)
-                    loss = loss + self.value_coef * self.critic_loss(values, micro_batch, figures=figures)
-                    # One backward for both: DDP wants every gradient in each.
-                    self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
-                result = figures.result(all_tokens=window.tokens) | rollout_figures
-                self.stop_on_mismatch(result, truncated=rollout.truncated)
-                result |= self.take_step(signal=bool(window.micro_batches))
-                result["time/update"] = time.perf_counter() - start
-                self.log_step(result, bar=("reward", "completions/mean_length"))
-                start, rollout_figures = time.perf_counter(), {}
+    def loss(
+        self, batch: RolloutBatch, *, window: Window[RolloutBatch], temperature: float, figures: TokenMeans
+    ) -> Tensor:
+        """The policy's loss and, times ``value_coef``, the critic's: one backward, since DDP wants every gradient in
+        each."""
+        assert self.policy is not None
+        scores = self.policy(batch, temperature=temperature)
+        values = scores.values if self.critic is None else self.critic(batch)
+        of_policy = self.policy_loss(scores, batch, window=window, figures=figures)
+        return of_policy + self.value_coef * self.critic_loss(values, batch, figures=figures)
 
     def critic_loss(self, values: Tensor, batch: RolloutBatch, *, figures: TokenMeans) -> Tensor:
         """A micro-batch's part of the value loss of its optimizer step, reduced as the policy's is.
 
-        Sampler correction and top-entropy mask do not concern it: what a state is worth is a matter of its rewards.
+        Sampler correction and top-entropy mask do not concern it: a state is worth what it earns, whoever sampled it.
 
         Args:
             values: of the current critic, with gradient, ``[B, T]``.

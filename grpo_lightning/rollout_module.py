@@ -1,7 +1,8 @@
-"""A policy that learns from rollouts: what GRPO and PPO share."""
+"""A policy that learns from rollouts: the paper's inner loop, which GRPO and PPO share."""
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from contextlib import nullcontext
 from functools import partial
@@ -24,7 +25,7 @@ from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.rollout.sampler_correction import OffPolicyMask, SamplerCorrection
 from grpo_lightning.strategies import distributed
 from grpo_lightning.token_means import TokenMeans, quotient
-from grpo_lightning.types import RolloutBatch, SequenceBatch, Window
+from grpo_lightning.types import PromptBatch, RolloutBatch, SequenceBatch, Window
 
 
 class RolloutModule(PolicyModule):
@@ -158,24 +159,52 @@ class RolloutModule(PolicyModule):
         reshard(scored)
         return scores
 
-    # --- the loss ------------------------------------------------------------------------------------------------
+    # --- learning ------------------------------------------------------------------------------------------------
 
-    def policy_loss(
-        self, scores: TokenScores, batch: RolloutBatch, *, window: Window[RolloutBatch], figures: TokenMeans
+    def training_step(self, batch: PromptBatch, batch_idx: int) -> None:
+        """Learn from one rollout: passes (mu) x windows (one optimizer step each) x micro-batches."""
+        rollout = batch.rollout
+        assert rollout is not None, "no rollout was attached to this batch"
+        start, rollout_figures = time.perf_counter(), rollout.metrics
+        for _ in range(rollout.passes):
+            for window in rollout.windows:
+                figures = TokenMeans()
+                for micro_batch in window.micro_batches:
+                    loss = self.loss(micro_batch, window=window, temperature=rollout.temperature, figures=figures)
+                    self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
+                # The step's own figures last: no reward function's figure can take the place of one of them.
+                result = rollout_figures | figures.result(all_tokens=window.tokens)
+                self.stop_on_mismatch(result, truncated=rollout.truncated)
+                result |= self.take_step()
+                result["time/update"] = time.perf_counter() - start
+                self.log_step(result, bar=("reward", "completions/mean_length"))
+                start, rollout_figures = time.perf_counter(), {}
+
+    def loss(
+        self, batch: RolloutBatch, *, window: Window[RolloutBatch], temperature: float, figures: TokenMeans
     ) -> Tensor:
-        """A micro-batch's part of the loss of its optimizer step, on this rank.
-
-        Σ loss_weights · (weights · objective + penalty) - entropy_coef · mean entropy, where the weights are those of
-        ``correction``, ``off_policy_threshold`` and ``top_entropy_quantile``: 1 without them.
+        """A micro-batch's part of the loss of its optimizer step, with gradient.
 
         Args:
-            scores: of the current policy, with gradient.
             batch: the micro-batch.
             window: the optimizer step that it belongs to.
+            temperature: the one the completions were sampled at.
             figures: gets what is logged.
 
         Returns:
             Scalar; times the number of ranks, over which DDP and FSDP average.
+        """
+        assert self.policy is not None
+        scores = self.policy(batch, temperature=temperature)
+        return self.policy_loss(scores, batch, window=window, figures=figures)
+
+    def policy_loss(
+        self, scores: TokenScores, batch: RolloutBatch, *, window: Window[RolloutBatch], figures: TokenMeans
+    ) -> Tensor:
+        """Σ loss_weights · (factors · objective + penalty) - entropy_coef · mean entropy.
+
+        The factors are those of ``correction``, ``off_policy_threshold`` and ``top_entropy_quantile``: 1 without them.
+        Arguments and result as in ``loss``, with the current policy's scores.
         """
         current, counted = scores.logprobs.detach(), batch.counted
         token_loss = self.objective.token_loss(scores.logprobs, batch)
@@ -185,9 +214,9 @@ class RolloutModule(PolicyModule):
                 f"--model.objective {type(self.objective).__name__} returned values {list(values.shape)} for tokens "
                 f"{list(batch.completion_mask.shape)}: return one for each token"
             )
-        for weights in self._weights(current, batch, figures):
+        for factors in self._factors(current, batch, figures):
             # Not by a product alone: 0 · inf is NaN.
-            values = torch.where(weights != 0, values * weights, 0.0)
+            values = torch.where(factors != 0, values * factors, 0.0)
         if token_loss.penalty is not None:
             values = values + token_loss.penalty
         loss = masked_sum(values, batch.loss_weights)
@@ -198,24 +227,24 @@ class RolloutModule(PolicyModule):
         figures.add({"entropy": scores.entropy, **token_loss.metrics}, counted, shares=token_loss.shares)
         sampler_gap.add_gap(figures, current, batch, counted)
         sequences = (counted.sum(dim=1) > 0).sum()
-        for name, values in (token_loss.sequence_sums or {}).items():
-            figures.add_sums(name, quotient, masked_sum(values, counted), sequences)
+        for name, per_token in (token_loss.sequence_sums or {}).items():
+            figures.add_sums(name, quotient, masked_sum(per_token, counted), sequences)
         figures.add_total("loss", loss / self.trainer.world_size)
         return loss
 
-    def _weights(self, current: Tensor, batch: RolloutBatch, figures: TokenMeans) -> list[Tensor]:
-        """What the policy term is multiplied by, each ``[B, T]`` or ``[B, 1]``."""
-        weights = []
+    def _factors(self, current: Tensor, batch: RolloutBatch, figures: TokenMeans) -> list[Tensor]:
+        """What the policy term is multiplied by, each ``[B, T]``."""
+        factors = []
         if self.correction is not None:
             if not self.objective.corrects_sampler:
-                weights.append(self.correction.weights(current, batch))
+                factors.append(self.correction.weights(current, batch))
             self.correction.add_figures(figures, current, batch)
         if self.off_policy_mask is not None:
-            weights.append(self.off_policy_mask.weights(current, batch))
+            factors.append(self.off_policy_mask.weights(current, batch))
             self.off_policy_mask.add_figures(figures, current, batch)
-        if batch.entropy_mask is not None:
-            weights.append(batch.entropy_mask)
-        return weights
+        if batch.entropy_mask is not None and not self.objective.confines_itself:
+            factors.append(batch.entropy_mask)
+        return factors
 
     def stop_on_mismatch(self, figures: dict[str, float], *, truncated: bool) -> None:
         """Stop the run if the sampler has other weights than the policy.

@@ -174,6 +174,8 @@ class ScoredPrompts(NamedTuple):
     """Prompts and what their completions earned."""
 
     prompts: list[Prompt]
+    completions: list[list[Completion]]
+    """``[P][G]``."""
     rewards: Tensor
     """Total rewards; NaN where none applies, ``[P, G]``."""
     terms: dict[str, Tensor]
@@ -194,8 +196,10 @@ class Rollout:
     """Total reward of each completion of this rank; NaN where no reward applies, ``[P, G]``."""
     reward_terms: dict[str, Tensor]
     """Each reward function's own scores, unweighted; the mean over its steps of a reward per step, ``[P, G]``."""
+    sampled: ScoredPrompts
+    """All that this rank sampled and scored; more than the above where dynamic sampling passed some of it over."""
     advantages: Tensor
-    """Of this rank's completions, ``[P, G]``; the mean over its tokens where a reward is per step."""
+    """Of this rank's completions, ``[P, G]``; the mean over its tokens where they differ by token."""
     windows: list[Window[RolloutBatch]]
     """One optimizer step each, in prompt order."""
     passes: int
@@ -208,13 +212,6 @@ class Rollout:
     """Figures over all ranks, in TRL's names."""
     logged_columns: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     """Columns that reward functions gave to ``log_extra``, one entry per completion."""
-    tried: ScoredPrompts | None = None
-    """All that this rank sampled, where dynamic sampling passed some of it over."""
-
-    @property
-    def sampled(self) -> ScoredPrompts:
-        """All that this rank sampled and scored."""
-        return self.tried or ScoredPrompts(self.prompts, self.rewards, self.reward_terms)
 
 
 class PromptBatch:

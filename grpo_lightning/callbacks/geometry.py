@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
 from grpo_lightning.data.datamodule import PromptDataModule
+from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
+from grpo_lightning.rollout.sampler_correction import refuse_truncated_sampling
 from grpo_lightning.rollout_module import RolloutModule
 
 log = logging.getLogger(__name__)
@@ -21,6 +24,8 @@ def check_estimator(
     group_size: int,
     normalize_each_reward: bool,
     clips: bool,
+    tries: int,
+    mask_truncated: bool,
 ) -> None:
     """Whether advantages can be made that way.
 
@@ -30,6 +35,8 @@ def check_estimator(
         group_size: G.
         normalize_each_reward: each reward is normalized by itself.
         clips: the sum of the rewards is bounded.
+        tries: of dynamic sampling.
+        mask_truncated: completions that the length limit cut are not trained on.
     """
     of_tokens = isinstance(estimator, TokenEstimator)
     name = getattr(estimator, "__name__", type(estimator).__name__)
@@ -47,6 +54,18 @@ def check_estimator(
             f"--rollout.advantages {name}: needs a critic, which {type(module).__name__} has not; use "
             "grpo_lightning.PPOModule"
         )
+    penalizes = module.objective.penalizes_reward
+    if tries > 1 and (of_tokens or penalizes):
+        raise UserError(
+            f"--rollout.dynamic_sampling_tries {tries} passes over groups whose rewards are all alike, which teach too "
+            + (f"with --rollout.advantages {name}" if of_tokens else "with --model.objective.kl_in reward")
+            + "; leave one of them out"
+        )
+    if mask_truncated and penalizes and not of_tokens:
+        raise UserError(
+            "--rollout.mask_truncated true: a completion that is not trained on has no KL, and so would be paid better "
+            "than its group with --model.objective.kl_in reward; leave one of them out"
+        )
     if not normalize_each_reward:
         return
     if clips:
@@ -54,11 +73,44 @@ def check_estimator(
             "--rollout.reward_clip bounds the sum of the rewards, which --rollout.normalize_each_reward does not "
             "train on; leave one of them out"
         )
-    if of_tokens or module.objective.penalizes_reward:
+    if of_tokens or penalizes:
         raise UserError(
             "--rollout.normalize_each_reward adds up advantages of whole rewards; it does not go with "
             + (f"--rollout.advantages {name}" if of_tokens else "a KL term in the reward (--model.objective.kl_in)")
         )
+
+
+def check_ratios(module: RolloutModule, sampling: Sampling) -> None:
+    """Whether what compares the sampler's probabilities with the policy's own can do so.
+
+    Args:
+        module: that learns.
+        sampling: how completions are drawn.
+    """
+    objective = f"--model.objective {type(module.objective).__name__}"
+    for uses, flag, way_out in (
+        (module.objective.corrects_sampler, objective, "another --model.objective"),
+        (module.correction is not None, "--model.correction", "--model.correction false"),
+        (module.off_policy_mask is not None, "--model.off_policy_threshold", "--model.off_policy_threshold null"),
+    ):
+        if uses:
+            refuse_truncated_sampling(sampling, flag=flag, way_out=way_out)
+
+
+def warn_of_reduction(module: RolloutModule, reduction: Callable[..., Any]) -> None:
+    """Say if an objective is used with another reduction than the one it is defined with.
+
+    Args:
+        module: holds the objective.
+        reduction: what each token counts.
+    """
+    meant, name = module.objective.meant_for, getattr(reduction, "__name__", type(reduction).__name__)
+    if meant is not None and name != meant:
+        log.warning(
+            "--model.objective %s is defined with --rollout.reduction grpo_lightning.functional.reduction.%s; with %s, "
+            "sequences of different lengths weigh differently than its paper has it",
+            type(module.objective).__name__, meant, name,
+        )  # fmt: skip
 
 
 def check_windows(prompts: int, *, updates: int, world_size: int) -> None:

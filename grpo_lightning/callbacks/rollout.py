@@ -20,8 +20,10 @@ from grpo_lightning.callbacks.geometry import (
     check_estimator,
     check_evaluation_share,
     check_max_steps,
+    check_ratios,
     check_windows,
     warn_of_rare_checkpoints,
+    warn_of_reduction,
 )
 from grpo_lightning.callbacks.gold_check import check_all_golds
 from grpo_lightning.callbacks.sampler import PolicySampler
@@ -31,7 +33,6 @@ from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
-from grpo_lightning.rollout.sampler_correction import refuse_truncated_sampling
 from grpo_lightning.rollout.seeds import request_seed
 from grpo_lightning.rollout_module import RolloutModule
 from grpo_lightning.types import PromptBatch
@@ -77,8 +78,8 @@ class RolloutCallback(L.Callback):
         dynamic_sampling_tries: most times that new prompts are sampled for a rollout until P groups have rewards that
             differ (DAPO); the loader hands out the prompts of all tries, and what was not sampled is passed over. 1
             takes every group as it is.
-        mask_truncated: train on no token of a completion that the length limit cut (DAPO's overlong filtering); its
-            reward counts in its group all the same.
+        mask_truncated: train on no token of a completion that the length limit cut (DAPO's overlong filtering). Its
+            reward counts in its group all the same; a ``TokenEstimator`` does not see it.
         seed: of the samples; null takes ``seed_everything``.
         check_golds: rows whose gold answer must earn a correctness reward's best before the run starts; 0 for none.
         scoring: how the rewards are weighted, limited and called; see ``RewardScorer``.
@@ -195,11 +196,11 @@ class RolloutCallback(L.Callback):
             group_size=self.group_size,
             normalize_each_reward=self.normalize_each_reward,
             clips=scorer.combination.clip is not None,
+            tries=self.tries,
+            mask_truncated=self.mask_truncated,
         )
-        if pl_module.correction is not None:
-            refuse_truncated_sampling(self.sampling, flag="--model.correction", off="false")
-        if pl_module.off_policy_mask is not None:
-            refuse_truncated_sampling(self.sampling, flag="--model.off_policy_threshold", off="null")
+        warn_of_reduction(pl_module, self.reduction)
+        check_ratios(pl_module, self.sampling)
         scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
         return RolloutCollector(
             scorer,
@@ -281,10 +282,11 @@ class RolloutCallback(L.Callback):
             trainer_state=trainer_state(trainer),
         )
         self.sampler.rest()
-        rollout.metrics |= trainer.datamodule.record(*rollout.sampled)
+        sampled = rollout.sampled
+        rollout.metrics |= trainer.datamodule.record(sampled.prompts, sampled.rewards, sampled.terms)
         self.rollouts += 1
-        generated = sum(len(c.token_ids) for group in rollout.completions for c in group)
-        prompt_tokens = sum(len(p.token_ids) for p in rollout.prompts) * self.group_size
+        generated = sum(len(c.token_ids) for group in sampled.completions for c in group)
+        prompt_tokens = sum(len(p.token_ids) for p in sampled.prompts) * self.group_size
         totals = ranks.all_sum(torch.tensor([generated, prompt_tokens], dtype=torch.float64))
         self.num_tokens += int(totals.sum())
         rollout.metrics |= {

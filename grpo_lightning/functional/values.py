@@ -58,13 +58,14 @@ def fit_sums(values: Tensor, returns: Tensor, mask: Tensor) -> tuple[Tensor, ...
 
 def explained_variance(
     tokens: float, returns: float, squared_returns: float, errors: float, squared_errors: float
-) -> float:
-    """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for one that knows no more than the mean; 0 if R is constant.
+) -> float | None:
+    """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for one that knows no more than the mean; 0 if R is constant,
+    None without a token.
 
     Args are the sums of ``fit_sums``, added up over all parts.
     """
     if not tokens:
-        return 0.0
+        return None
     spread = squared_returns / tokens - (returns / tokens) ** 2
     unexplained = squared_errors / tokens - (errors / tokens) ** 2
     # A variance from two means has an error of some 1e-16 of the square; below that there is no spread to explain.

@@ -71,6 +71,18 @@ class Objective(ABC):
         for the sampler's mismatch would do so twice."""
         return False
 
+    @property
+    def confines_itself(self) -> bool:
+        """True if the objective itself learns from the tokens of ``rollout.entropy_mask`` alone. A token's value is
+        otherwise multiplied by the mask, which is another thing where that value belongs to the whole sequence."""
+        return False
+
+    @property
+    def meant_for(self) -> str | None:
+        """Name of the reduction (``functional.reduction``) that the algorithm is defined with; another one is warned
+        of. None if any will do."""
+        return None
+
     @abstractmethod
     def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
         """Loss of each token.

@@ -37,6 +37,14 @@ class GMPO(RegularizedObjective):
         self.epsilon = epsilon
         self.epsilon_high = epsilon_high
 
+    @property
+    def confines_itself(self) -> bool:
+        return True
+
+    @property
+    def meant_for(self) -> str:
+        return "sequence_mean"
+
     def policy_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
         advantages = rollout.advantages
         log_ratio = token_log_ratio(logprobs, rollout.old_logprobs)

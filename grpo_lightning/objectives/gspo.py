@@ -35,6 +35,14 @@ class GSPO(ClippedObjective):
         super().__init__(epsilon=epsilon, epsilon_high=epsilon_high, **kwargs)
         self.token_gradient = token_gradient
 
+    @property
+    def confines_itself(self) -> bool:
+        return not self.token_gradient
+
+    @property
+    def meant_for(self) -> str:
+        return "sequence_mean"
+
     def ratio(self, logprobs: Tensor, rollout: RolloutBatch) -> Tensor:
         log_ratio = mean_log_ratio(logprobs, rollout.old_logprobs, rollout.completion_mask)
         if self.token_gradient:

@@ -12,3 +12,7 @@ class LUSPO(GSPO):
     takes the sum. Here that is the reduction and not the objective: this class is GSPO under the name that people look
     for, to be used with ``--rollout.reduction grpo_lightning.functional.reduction.sequence_sum``.
     """
+
+    @property
+    def meant_for(self) -> str:
+        return "sequence_sum"

@@ -28,5 +28,13 @@ class RLOO(ClippedObjective):
     def __init__(self, *, epsilon: float = 0.2, epsilon_high: float = 0.2, **kwargs: Any) -> None:
         super().__init__(epsilon=epsilon, epsilon_high=epsilon_high, **kwargs)
 
+    @property
+    def confines_itself(self) -> bool:
+        return True
+
+    @property
+    def meant_for(self) -> str:
+        return "sequence_mean"
+
     def ratio(self, logprobs: Tensor, rollout: RolloutBatch) -> Tensor:
         return product_ratio(logprobs, rollout.old_logprobs, rollout.completion_mask)

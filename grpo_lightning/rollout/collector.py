@@ -28,7 +28,7 @@ from grpo_lightning.rollout.figures import (
 )
 from grpo_lightning.rollout.passes import Learner, dense, run_passes, untrained_gap
 from grpo_lightning.rollout.windows import cut_windows, pad_rows
-from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, Window
+from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, ScoredPrompts, Window
 
 
 class RolloutCollector:
@@ -75,7 +75,9 @@ class RolloutCollector:
         self.passes = passes
         self.micro_batch_tokens = micro_batch_tokens
         self.mask_truncated = mask_truncated
-        self.drawer = GroupDrawer(scorer, tokenizer=tokenizer, group_size=group_size, tries=tries)
+        self.drawer = GroupDrawer(
+            scorer, tokenizer=tokenizer, group_size=group_size, tries=tries, teaches=self.credit.teaches
+        )
 
     def collect(
         self,
@@ -116,23 +118,25 @@ class RolloutCollector:
         batch = self._batch(drawn.prompts, drawn.completions)
         if not scores_beside_passes:
             drawn.scoring.result()
-        drops = learner.drops_zero_advantage and not learner.precedes_advantages
-        windows, credit = self._prepare(drawn, batch, learner, drops=drops, clock=clock, device=device)
+        windows, credit, keep = self._prepare(drawn, batch, learner, clock=clock, device=device)
         _attach(credit, windows)
         scores, clock.seconds["reward"] = drawn.scoring.result()
         with clock("score"):
             gap = untrained_gap(batch, windows, learner, micro_batch_tokens=self.micro_batch_tokens, device=device)
         rewards, terms = reward_tensors(scores)
+        # The policy's figures are those of all that it wrote, not of what dynamic sampling picked from it.
+        sampled = drawn.tried or ScoredPrompts(drawn.prompts, drawn.completions, rewards, terms)
         # Figures of the user's functions first: none of them can take the place of one of ours.
         metrics = mean_over_ranks(scores.metrics) | sum_over_ranks(scores.counts)
-        metrics |= drawn.figures or reward_figures(rewards, terms) | length_figures(drawn.completions)
-        metrics |= clock.metrics() | gap | dropped_figures(credit.advantages if drops else None)
+        metrics |= reward_figures(sampled.rewards, sampled.terms) | length_figures(sampled.completions)
+        metrics |= drawn.figures | clock.metrics() | gap | dropped_figures(keep)
         return Rollout(
             prompts=drawn.prompts,
             positions=list(drawn.positions),
             completions=drawn.completions,
             rewards=rewards,
             reward_terms=terms,
+            sampled=sampled,
             advantages=_mean_over_tokens(credit.advantages, drawn.completions),
             windows=windows,
             passes=self.passes,
@@ -140,7 +144,6 @@ class RolloutCollector:
             truncated=self.sampling.truncated,
             metrics=metrics,
             logged_columns=scores.columns,
-            tried=drawn.tried,
         )
 
     def _prepare(
@@ -149,13 +152,14 @@ class RolloutCollector:
         batch: RolloutBatch,
         learner: Learner,
         *,
-        drops: bool,
         clock: Clock,
         device: torch.device | str,
-    ) -> tuple[list[Window[RolloutBatch]], TokenCredit]:
-        """Windows after their passes, and advantages, in the order that costs least."""
+    ) -> tuple[list[Window[RolloutBatch]], TokenCredit, Tensor | None]:
+        """Windows after their passes, advantages, and the rows that were kept, in the order that costs least."""
+        keep = None
         off_policy = self.updates > 1 or self.passes > 1
-        if drops:  # what needs no pass is known only after the rewards
+        if learner.drops_zero_advantage and not learner.precedes_advantages:
+            # What needs no pass is known only after the rewards.
             credit = self._credit(drawn, batch, None, learner)
             keep = (credit.advantages != 0).any(dim=2).flatten() & batch.completion_mask.any(dim=1)
             windows = self._cut(batch, keep=keep, packed=learner.packing)
@@ -166,7 +170,7 @@ class RolloutCollector:
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
             credit = self._credit(drawn, batch, windows, learner)
-        return windows, credit
+        return windows, credit, keep
 
     # --- tensors -------------------------------------------------------------------------------------------------
 
@@ -210,7 +214,8 @@ class RolloutCollector:
             row[: len(completion.logprobs)] = torch.tensor(completion.logprobs)
         if self.mask_truncated:
             padded.completion_mask *= torch.tensor([[float(completion.finished)] for _, completion in rows])
-        if not sampling_logprobs.isfinite().all():
+        broken = ranks.all_max(torch.tensor(float(not sampling_logprobs.isfinite().all())))
+        if broken:  # on any rank: the others must not wait for it
             raise RunStopped("the sampler returned NaN or infinite log-probabilities: it has broken weights")
         return RolloutBatch(
             input_ids=padded.input_ids,

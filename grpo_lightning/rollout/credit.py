@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from grpo_lightning import ranks
-from grpo_lightning.advantages import AdvantageEstimator, TokenCredit, TokenEstimator, decoupled, per_step
+from grpo_lightning.advantages import (
+    AdvantageEstimator,
+    TokenCredit,
+    TokenEstimator,
+    decoupled,
+    per_step,
+    zero_spread,
+)
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.runner import Scores
 from grpo_lightning.types import Completion, StepScores
@@ -65,6 +72,19 @@ class CreditAssignment:
             advantages = advantages + scores.weights[name] * _mine(of_tokens, len(completions))
         return TokenCredit(advantages=advantages.float())
 
+    def teaches(self, scores: Scores) -> Tensor:
+        """True for a group whose rewards differ in what the estimator looks at, bool ``[P]``.
+
+        That is their total, or each reward by itself where each is normalized by itself; and every step's score.
+        """
+        plain = [name for name in scores.terms if name not in scores.stepwise]
+        looked_at = [scores.counted[name] for name in plain] if self.normalize_each else [scores.total_of(plain)]
+        differs = torch.stack([~zero_spread(torch.tensor(of, dtype=torch.float64)) for of in looked_at]).any(dim=0)
+        for name in scores.stepwise:
+            steps = [[s for one in group for s, _ in _as_steps(one, last=0)] for group in scores.counted[name]]
+            differs |= torch.tensor([len(set(group)) > 1 for group in steps])
+        return differs
+
     def _of_completions(
         self,
         estimator: AdvantageEstimator,
@@ -84,6 +104,8 @@ class CreditAssignment:
         else:
             totals = _known(scores.total_of(plain), completions)
             if penalty is not None:
+                if not plain:  # every reward is per step, and the penalty stands alone
+                    totals = _known([[0.0] * len(group) for group in completions], completions)
                 totals = totals - penalty.sum(dim=2)
             of_all = estimator(ranks.gather_rows(totals))
         return _mine(of_all, len(completions)).unsqueeze(2)
@@ -134,11 +156,9 @@ class CreditAssignment:
         if penalty is not None:
             rewards = rewards - penalty
         everyone = _over_ranks(mask.shape[2])
-        credit = estimator(
-            everyone(rewards),
-            mask=everyone(mask.double() * known.unsqueeze(2)),
-            values=None if values is None else everyone(values),
-        )
+        of_all = everyone(mask.double() * known.unsqueeze(2))
+        credit = estimator(everyone(rewards), mask=of_all, values=None if values is None else everyone(values))
+        _require(credit.advantages, of_all.shape, estimator)
         rows, columns = len(completions), mask.shape[2]
         returns = None
         if credit.returns is not None and values is not None:
@@ -149,24 +169,27 @@ class CreditAssignment:
 
 def _checked(estimator: AdvantageEstimator) -> AdvantageEstimator:
     """The estimator, with a look at what it returns: it may be the user's own."""
-    name = getattr(estimator, "__name__", type(estimator).__name__)
 
     def checked(rewards: Tensor) -> Tensor:
         advantages = estimator(rewards)
-        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
-            given = list(advantages.shape) if isinstance(advantages, Tensor) else type(advantages).__name__
-            raise UserError(
-                f"--rollout.advantages {name} returned {given} for rewards {list(rewards.shape)}: return a tensor of "
-                "the same shape"
-            )
-        if not advantages.isfinite().all():
-            raise UserError(
-                f"--rollout.advantages {name} returned NaN or infinite advantages: a missing reward is NaN and must "
-                "get 0"
-            )
+        _require(advantages, rewards.shape, estimator)
         return advantages
 
     return checked
+
+
+def _require(advantages: Any, shape: torch.Size, estimator: Any) -> None:
+    """Refuse what nothing could be learned from."""
+    name = getattr(estimator, "__name__", type(estimator).__name__)
+    if not isinstance(advantages, Tensor) or advantages.shape != shape:
+        given = list(advantages.shape) if isinstance(advantages, Tensor) else type(advantages).__name__
+        raise UserError(
+            f"--rollout.advantages {name} returned {given} for rewards {list(shape)}: return a tensor of the same shape"
+        )
+    if not advantages.isfinite().all():
+        raise UserError(
+            f"--rollout.advantages {name} returned NaN or infinite advantages: a missing reward is NaN and must get 0"
+        )
 
 
 def _known(rewards: Sequence[Sequence[Any]], completions: list[list[Completion]]) -> Tensor:

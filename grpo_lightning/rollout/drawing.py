@@ -17,7 +17,7 @@ from grpo_lightning import ranks
 from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rollout.dynamic_sampling import GroupPool
-from grpo_lightning.rollout.figures import Clock, length_figures, reward_figures
+from grpo_lightning.rollout.figures import Clock
 from grpo_lightning.types import Completion, Prompt, ScoredPrompts
 
 
@@ -31,7 +31,7 @@ class Drawn:
     scoring: Future[tuple[Scores, float]] = field(default_factory=Future)
     """The scores and the seconds they took."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Of everything that was sampled, where that is more than these groups."""
+    """Of the tries that it took."""
     tried: ScoredPrompts | None = None
     """What this rank sampled, where that is more than these groups."""
 
@@ -44,15 +44,23 @@ class GroupDrawer:
         tokenizer: decodes completions for them.
         group_size: completions of each prompt (G).
         tries: most tries at getting groups that teach something; 1 takes every group as it is.
+        teaches: says which groups do, bool ``[P]``.
     """
 
     def __init__(
-        self, scorer: RewardScorer, *, tokenizer: PreTrainedTokenizerBase, group_size: int, tries: int
+        self,
+        scorer: RewardScorer,
+        *,
+        tokenizer: PreTrainedTokenizerBase,
+        group_size: int,
+        tries: int,
+        teaches: Callable[[Scores], Tensor],
     ) -> None:
         self.scorer = scorer
         self.tokenizer = tokenizer
         self.group_size = group_size
         self.tries = tries
+        self.teaches = teaches
 
     def draw(
         self,
@@ -100,7 +108,7 @@ class GroupDrawer:
             start = time.perf_counter()
             scores = self.scorer.score(drawn.prompts, drawn.completions, trainer_state=trainer_state)
             seconds += time.perf_counter() - start
-            pool.add(drawn.positions, drawn.prompts, drawn.completions, scores)
+            pool.add(drawn.positions, drawn.prompts, drawn.completions, scores, teaches=self.teaches(scores))
             tries += 1
         groups = pool.share()
         drawn = Drawn(
@@ -109,13 +117,12 @@ class GroupDrawer:
             completions=[group.completions for group in groups],
         )
         drawn.scoring.set_result((pool.scores_of(groups), seconds))
-        # The policy's own figures are those of all that it wrote, not of what was picked from it.
-        rewards, terms = reward_tensors(pool.scores_of(pool.groups))
-        drawn.tried = ScoredPrompts([group.prompt for group in pool.groups], rewards, terms)
-        drawn.figures = reward_figures(rewards, terms)
-        drawn.figures |= length_figures([group.completions for group in pool.groups])
-        drawn.figures["rollout/tries"] = float(tries)
-        drawn.figures["rollout/unused_prompts"] = float((self.tries - tries) * each * ranks.world_size())
+        of_all = reward_tensors(pool.scores_of(pool.groups))
+        drawn.tried = ScoredPrompts([g.prompt for g in pool.groups], [g.completions for g in pool.groups], *of_all)
+        drawn.figures = {
+            "rollout/tries": float(tries),
+            "rollout/unused_prompts": float((self.tries - tries) * each * ranks.world_size()),
+        }
         return drawn
 
     def _score_in_background(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo_lightning import ranks
-from grpo_lightning.advantages import zero_spread
 from grpo_lightning.rewards.scoring.runner import Scores
 from grpo_lightning.types import Completion, Prompt
 
@@ -29,7 +29,7 @@ class ScoredGroup:
     completions: list[Completion]
     """``[G]``."""
     teaches: bool
-    """True if its total rewards differ."""
+    """True if its rewards differ in what the advantages are made of."""
     terms: dict[str, list[float]]
     counted: dict[str, list[Any]]
     columns: dict[str, list[Any]]
@@ -48,10 +48,15 @@ class GroupPool:
         self.scores: list[Scores] = []
 
     def add(
-        self, positions: Sequence[int], prompts: list[Prompt], completions: list[list[Completion]], scores: Scores
+        self,
+        positions: Sequence[int],
+        prompts: list[Prompt],
+        completions: list[list[Completion]],
+        scores: Scores,
+        *,
+        teaches: Tensor,
     ) -> None:
-        """What one try brought on this rank."""
-        teaches = ~zero_spread(torch.tensor(scores.total, dtype=torch.float64))
+        """What one try brought on this rank; ``teaches`` says which groups are worth keeping, bool ``[P]``."""
         first = 0
         for p, (position, prompt, group) in enumerate(zip(positions, prompts, completions, strict=True)):
             columns = {name: values[first : first + len(group)] for name, values in scores.columns.items()}

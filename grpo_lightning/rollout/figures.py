@@ -42,10 +42,10 @@ def length_figures(completions: list[list[Completion]]) -> dict[str, float]:
     return metrics
 
 
-def dropped_figures(advantages: Tensor | None) -> dict[str, float]:
-    """Share of completions that are left out of the backward; ``[P, G, 1 or T]``, None if none is left out."""
-    nothing = None if advantages is None else (advantages == 0).all(dim=2).double()
-    return {"rollout/frac_dropped_sequences": 0.0 if nothing is None else float(ranks.gather_rows(nothing).mean())}
+def dropped_figures(keep: Tensor | None) -> dict[str, float]:
+    """Share of completions left out of the backward, from those that are kept, bool ``[B]``; None keeps all."""
+    share = 0.0 if keep is None else float(ranks.gather_rows((~keep).double()).mean())
+    return {"rollout/frac_dropped_sequences": share}
 
 
 def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:

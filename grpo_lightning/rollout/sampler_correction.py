@@ -97,8 +97,7 @@ class SamplerCorrection:
         """Add what the correction did to one micro-batch.
 
         - ``sampling/out_of_bounds/{tokens,sequences}``: share of the tokens whose ratio was truncated or masked, and of
-          the sequences with such a token; ``..._quartile_1`` (shortest) to ``_4`` (longest completions of the rollout),
-          0 for a quarter of which no sequence is here.
+          the sequences with such a token; ``..._quartile_1`` (shortest) to ``_4`` (longest completions of the rollout).
         - ``sampling/importance_sampling_ratio/{min,mean,max}``: of the weights in use, bounds applied, as TRL has it;
           over tokens, or over sequences where a sequence has one weight.
         - ``sampling/effective_sample_size``: (Σw)² / Σw² over the same weights, as a share of their number: 1 if all
@@ -171,7 +170,7 @@ class OffPolicyMask:
         return far & (batch.advantages < 0) & (batch.completion_mask > 0)
 
 
-def refuse_truncated_sampling(sampling: Sampling, *, flag: str, off: str) -> None:
+def refuse_truncated_sampling(sampling: Sampling, *, flag: str, way_out: str) -> None:
     """Ratios are no correction where the sampler cuts its distribution.
 
     Its probabilities are then those of the tokens that it kept, too large by design, and what it cut is never seen, so
@@ -179,8 +178,8 @@ def refuse_truncated_sampling(sampling: Sampling, *, flag: str, off: str) -> Non
 
     Args:
         sampling: how completions are drawn.
-        flag: of the correction, ``--model.correction``.
-        off: the flag's value that turns the correction off.
+        flag: of what takes the ratio, ``--model.correction``.
+        way_out: what to set instead.
 
     Raises:
         UserError: if top_p, top_k or min_p cut the distribution.
@@ -192,7 +191,7 @@ def refuse_truncated_sampling(sampling: Sampling, *, flag: str, off: str) -> Non
         undone = " ".join(f"--rollout.{name} {value}" for name, value in cutting.items())
         raise UserError(
             f"{given}: {flag} compares the sampler's probabilities with the policy's own, and these are of a cut "
-            f"distribution; set {undone}, or {flag} {off}"
+            f"distribution; set {undone}, or {way_out}"
         )
 
 
@@ -223,5 +222,7 @@ def _add_shares(figures: TokenMeans, name: str, affected: Tensor, batch: Rollout
         figures.add_mean(f"{name}/sequences{part}", affected.any(dim=1), sequences * rows)
 
 
-def _effective_share(total: float, squares: float, count: float) -> float:
+def _effective_share(total: float, squares: float, count: float) -> float | None:
+    if not count:
+        return None
     return total**2 / (squares * count) if squares else 0.0

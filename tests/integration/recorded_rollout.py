@@ -22,7 +22,7 @@ from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.models.adapters import whole
 from grpo_lightning.objectives import ClippedObjective
 from grpo_lightning.rollout.windows import cut_windows, pad_rows
-from grpo_lightning.types import PromptBatch, Rollout, RolloutBatch, Window
+from grpo_lightning.types import PromptBatch, Rollout, RolloutBatch, ScoredPrompts, Window
 from tests.unit.models.tiny import VOCABULARY
 
 ROWS, GROUP = 16, 4
@@ -104,6 +104,7 @@ class Attach(L.Callback):
             completions=[],
             rewards=torch.zeros(0),
             reward_terms={},
+            sampled=ScoredPrompts([], [], torch.zeros(0), {}),
             advantages=torch.zeros(0),
             windows=windows,
             passes=self.passes,

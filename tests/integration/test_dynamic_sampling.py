@@ -32,7 +32,9 @@ def erratic(prompts: list[str], completions: list[str], trainer_state: SimpleNam
     return scores
 
 
-def test_two_hundred_rollouts_of_random_outcomes(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_hundred_rollouts_of_random_outcomes(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     changes = {
         "data__source": totals("train", 64),
         "model__init_args__lr": 0.0,  # so that rounding cannot add up to other samples

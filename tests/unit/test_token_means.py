@@ -33,11 +33,11 @@ def test_maxima_and_totals_are_not_averaged() -> None:
     assert means.result() == {"loss": 0.75, "max": 5.0}
 
 
-def test_the_maximum_of_negative_figures_is_negative_and_of_none_is_zero() -> None:
+def test_the_maximum_of_negative_figures_is_negative_and_of_none_is_no_figure() -> None:
     means = TokenMeans()
     means.add_max("some", torch.tensor([[-3.0, -2.0, 7.0]]), torch.tensor([[1.0, 1.0, 0.0]]))
     means.add_max("none", torch.tensor([[4.0]]), torch.zeros(1, 1))
-    assert means.result() == {"some": -2.0, "none": 0.0}
+    assert means.result() == {"some": -2.0}
 
 
 def test_a_nan_that_counts_shows() -> None:
@@ -48,11 +48,12 @@ def test_a_nan_that_counts_shows() -> None:
     assert all(value != value for value in result.values())
 
 
-def test_nothing_added_is_no_figure_and_no_token_is_zero() -> None:
+def test_of_no_token_there_is_no_figure() -> None:
     assert TokenMeans().result() == {}
     means = TokenMeans()
-    means.add({"x": torch.ones(1, 1)}, torch.zeros(1, 1))
-    assert means.result() == {"x": pytest.approx(0.0)}
+    means.add({"x": torch.ones(1, 1)}, torch.zeros(1, 1), shares={"y": torch.ones(1, 1)})
+    assert means.result() == {}
+    assert means.result(all_tokens=4) == {"y": 0.0}  # there were tokens, all of them left out
 
 
 def test_sums_are_exact_over_many_tokens() -> None:
@@ -77,7 +78,7 @@ def test_a_mean_with_a_denominator_of_its_own_does_not_count_the_tokens_of_other
         figures.add_mean("length", torch.tensor(lengths), torch.tensor(mask))
         figures.add({"x": torch.ones(1, 4)}, torch.ones(1, 4))
     figures.add_mean("none", torch.ones(2), torch.zeros(2))
-    assert figures.result() == {"x": 1.0, "length": 5.0, "none": 0.0}
+    assert figures.result() == {"x": 1.0, "length": 5.0}
 
 
 def test_a_formula_sees_the_totals_and_is_not_averaged() -> None:
@@ -96,4 +97,4 @@ def test_the_minimum_is_the_smallest_of_all_micro_batches() -> None:
     figures.add_min("broken", torch.tensor([[torch.nan, 1.0]]), torch.ones(1, 2))
     result = figures.result()
     assert math.isnan(result.pop("broken"))
-    assert result == {"least": 0.25, "none": 0.0}
+    assert result == {"least": 0.25}

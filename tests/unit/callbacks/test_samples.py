@@ -13,7 +13,7 @@ import torch
 
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.errors import UserError
-from grpo_lightning.types import Completion, Prompt, PromptBatch, Rollout
+from grpo_lightning.types import Completion, Prompt, PromptBatch, Rollout, ScoredPrompts
 
 
 def _batch() -> PromptBatch:
@@ -28,6 +28,7 @@ def _batch() -> PromptBatch:
         ],
         rewards=torch.tensor([[1.0, 0.0], [float("nan"), 0.5]], dtype=torch.float64),
         reward_terms={"some": torch.tensor([[1.0, float("nan")], [float("nan"), 0.5]], dtype=torch.float64)},
+        sampled=ScoredPrompts([], [], torch.zeros(0), {}),
         advantages=torch.tensor([[0.5, -0.5], [0.0, 0.0]]),
         windows=[],
         passes=1,

@@ -76,4 +76,4 @@ def test_explained_variance() -> None:
     assert explained([0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(0)
     assert explained([3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(-3)  # backwards
     assert explained([0.3, 0.7], [0.1, 0.1]) == 0  # nothing to explain
-    assert explained_variance(0, 0, 0, 0, 0) == 0
+    assert explained_variance(0, 0, 0, 0, 0) is None

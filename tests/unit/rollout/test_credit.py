@@ -82,3 +82,37 @@ def test_a_token_estimator_gets_rewards_at_the_last_token_and_penalties_where_th
 def test_what_an_estimator_of_the_users_own_returns_is_looked_at(estimator, message) -> None:
     with pytest.raises(UserError, match=message):
         CreditAssignment(estimator).assign(scores(("right", [1.0, 0.0, None, 0.0])), GROUPS, mask=MASK)
+
+
+def test_the_penalty_counts_also_where_every_reward_is_per_step() -> None:
+    # Steps that are all alike teach nothing; penalties 3, 1 and 2 are compared with their mean, 2.
+    penalty = torch.tensor([[[1.0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]]]).double()
+    steps = ("steps", [[(1.0, 2)], [(1.0, 0)], [(1.0, 1)], None])
+    credit = CreditAssignment(group_centered).assign(scores(steps), GROUPS, mask=MASK, penalty=penalty)
+    assert credit.advantages[0, :, 0].tolist() == [-1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_token_estimator_of_the_users_own_is_looked_at_too() -> None:
+    class Broken(TokenEstimator):
+        def __call__(self, rewards: Tensor, *, mask: Tensor, values: Tensor | None = None) -> TokenCredit:
+            return TokenCredit(advantages=rewards[..., :1])
+
+    with pytest.raises(UserError, match=r"Broken returned \[1, 4, 1\] for rewards \[1, 4, 3\]"):
+        CreditAssignment(Broken()).assign(scores(("right", [1.0] * 4)), GROUPS, mask=MASK)
+
+
+@pytest.mark.parametrize(
+    ("terms", "normalize_each", "teaches"),
+    [
+        ([("a", [1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 0.0, 1.0, 1.0])], False, False),  # the totals are all 1
+        ([("a", [1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 0.0, 1.0, 1.0])], True, True),
+        ([("a", [1.0, 1.0, None, 1.0])], True, False),
+        ([("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, True),  # each has a mean of 0.5
+        ([("steps", [[(0.5, 0), (0.5, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, False),
+    ],
+)
+def test_which_groups_teach(terms, normalize_each, teaches) -> None:
+    assignment = CreditAssignment(group_centered, normalize_each=normalize_each)
+    assert assignment.teaches(scores(*terms)).tolist() == [teaches]
+    credit = assignment.assign(scores(*terms), GROUPS, mask=MASK)
+    assert bool((credit.advantages != 0).any()) == teaches

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from grpo_lightning import ranks
+from grpo_lightning.advantages import group_centered
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
+from grpo_lightning.rollout.credit import CreditAssignment
 from grpo_lightning.rollout.dynamic_sampling import GroupPool
 from grpo_lightning.types import Completion, Prompt
 
@@ -32,7 +34,8 @@ def add(pool: GroupPool, positions: list[int], rewards: list[list[float | None]]
     groups = [
         [Completion(token_ids=[1], logprobs=[0.0], finished=True, text=f"{p}{g}") for g in "ab"] for p in positions
     ]
-    pool.add(positions, prompts, groups, SCORER.score(prompts, groups))
+    scores = SCORER.score(prompts, groups)
+    pool.add(positions, prompts, groups, scores, teaches=CreditAssignment(group_centered).teaches(scores))
 
 
 def test_groups_that_teach_are_kept_in_the_order_of_their_prompts() -> None:
