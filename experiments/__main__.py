@@ -17,6 +17,9 @@ PARTS = {
     "beta": ("beta.run",),
     "passes": ("passes.run",),
     "objectives": ("objectives.run",),
+    "curriculum": ("curriculum.run",),
+    "prompting": ("prompting.run",),
+    "strategies": ("strategies.run",),
     "random_rewards": ("random_rewards.run",),
     "emergence": ("emergence.run",),
 }
