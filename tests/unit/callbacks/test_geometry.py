@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from grpo_lightning.callbacks.geometry import check_max_steps, check_windows, warn_of_rare_checkpoints
+from grpo_lightning.advantages import ReinforcePlusPlus, TokenEstimator, group_normalized
+from grpo_lightning.callbacks.geometry import (
+    check_estimator,
+    check_max_steps,
+    check_ratios,
+    check_windows,
+    warn_of_rare_checkpoints,
+    warn_of_reduction,
+)
+from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
+from grpo_lightning.functional.reduction import sequence_mean, sequence_sum, token_mean
+from grpo_lightning.objectives import GSPO, LUSPO, VESPO, ClippedObjective, Objective
 
 
 @pytest.mark.parametrize(
@@ -51,3 +65,75 @@ def test_checkpoints_that_are_stepped_over(caplog: pytest.LogCaptureFixture) -> 
         ("ModelCheckpoint(every_n_train_steps=10)", "6 or 12"),
         ("ModelCheckpoint(every_n_train_steps=4)", "6"),
     ]
+
+
+class Critics(TokenEstimator):
+    needs_values = True
+
+    def __call__(self, rewards, *, mask, values=None):
+        raise NotImplementedError
+
+
+def module(objective: Objective | None = None, estimator=group_normalized, **changes) -> Any:
+    """What of a ``RolloutModule`` is looked at."""
+    settings = {"correction": None, "off_policy_mask": None, **changes}
+    return SimpleNamespace(objective=objective or ClippedObjective(), estimator=estimator, **settings)
+
+
+IN_REWARD = ClippedObjective(beta=0.1, kl_in="reward")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "of", "changes", "line"),
+    [
+        (group_normalized, module(), {"group_size": 1}, "group_size 1: group_normalized compares"),
+        (ReinforcePlusPlus(), module(), {"group_size": 1}, None),
+        (group_normalized, module(estimator=Critics()), {}, "takes its advantages from its critic"),
+        (Critics(), module(), {}, "needs a critic, which SimpleNamespace has not"),
+        (
+            ReinforcePlusPlus(),
+            module(),
+            {"tries": 2},
+            "tries 2 .* teach too with --rollout.advantages ReinforcePlusPlus",
+        ),
+        (group_normalized, module(IN_REWARD), {"tries": 2}, "teach too with --model.objective.kl_in reward"),
+        (group_normalized, module(IN_REWARD), {"mask_truncated": True}, "--rollout.mask_truncated true: a completion"),
+        (ReinforcePlusPlus(), module(IN_REWARD), {"mask_truncated": True}, None),
+        (group_normalized, module(), {"normalize_each_reward": True, "clips": True}, "--rollout.reward_clip bounds"),
+        (
+            group_normalized,
+            module(IN_REWARD),
+            {"normalize_each_reward": True},
+            "does not go with a KL term in the reward",
+        ),
+        (group_normalized, module(), {"normalize_each_reward": True, "tries": 3, "mask_truncated": True}, None),
+    ],
+)
+def test_what_cannot_make_advantages_together(estimator, of, changes, line) -> None:
+    usual = {"group_size": 4, "normalize_each_reward": False, "clips": False, "tries": 1, "mask_truncated": False}
+    with nullcontext() if line is None else pytest.raises(UserError, match=line):
+        check_estimator(estimator, of, **(usual | changes))
+
+
+@pytest.mark.parametrize(
+    ("of", "flag"),
+    [
+        (module(correction=object()), "--model.correction compares"),
+        (module(off_policy_mask=object()), "--model.off_policy_threshold compares"),
+        (module(VESPO()), "--model.objective VESPO compares"),
+        (module(), None),
+    ],
+)
+def test_ratios_need_the_whole_distribution(of, flag) -> None:
+    check_ratios(of, Sampling(max_completion_length=8))
+    with nullcontext() if flag is None else pytest.raises(UserError, match=flag):
+        check_ratios(of, Sampling(max_completion_length=8, top_p=0.9))
+
+
+def test_a_sequence_objective_with_another_reduction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for objective, reduction in ((GSPO(), sequence_mean), (LUSPO(), sequence_sum), (ClippedObjective(), token_mean)):
+        warn_of_reduction(module(objective), reduction)
+    assert not caplog.records
+    warn_of_reduction(module(GSPO()), token_mean)
+    assert "--model.objective GSPO is defined with --rollout.reduction" in caplog.text
+    assert "functional.reduction.sequence_mean; with token_mean" in caplog.text
