@@ -148,7 +148,7 @@ def our_loss(
         objective=objective,
         trainer=SimpleNamespace(world_size=1),
     )
-    stand_in._weights = lambda *a: RolloutModule._weights(stand_in, *a)
+    stand_in._factors = lambda *a: RolloutModule._factors(stand_in, *a)
     window = Window(micro_batches=[step], tokens=float(mask.sum()))
     loss = RolloutModule.policy_loss(
         stand_in, TokenScores(logprobs, entropies), step, window=window, figures=TokenMeans()
