@@ -17,6 +17,7 @@ PARTS = {
     "beta": ("beta.run",),
     "passes": ("passes.run",),
     "objectives": ("objectives.run",),
+    "ppo": ("ppo.run",),
     "curriculum": ("curriculum.run",),
     "prompting": ("prompting.run",),
     "strategies": ("strategies.run",),
