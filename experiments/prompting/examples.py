@@ -17,7 +17,7 @@ class WithExamples(RunningTotals):
     """Running totals, of which every other row follows examples and answers as they do.
 
     Even rows are the quickstart's: the question alone, with the target that ``direct_share`` gives it. Odd ones come
-    after ``SHOWN`` other questions with their answers, all direct or all worked, by turns; their target is of that kind.
+    after ``SHOWN`` other questions with their answers, all direct or all worked; their target is of that kind.
     """
 
     def rows(self) -> list[dict[str, Any]]:
