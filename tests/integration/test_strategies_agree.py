@@ -16,7 +16,7 @@ from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.integration
 
-EXACT = [name for name in COMBINATIONS if "bf16" not in name]
+EXACT = [name for name in COMBINATIONS if "bf16" not in name and "packing" not in name]
 Results = dict[str, dict[str, Any]]
 
 
@@ -66,7 +66,7 @@ def test_norms_weights_and_figures_are_those_of_one_process(
 def test_fsdp1_takes_the_same_steps(results: dict[str, Results]) -> None:
     """Its training alone, with Lightning's refusal of CPUs lifted; its weights are flat shards, not compared."""
     names = [name for name in EXACT if name in results["fsdp"]]
-    assert len(names) == 6
+    assert len(names) == 5
     for name in names:
         assert norms(results["fsdp"][name]) == pytest.approx(norms(results["auto"][name]), rel=1e-5)
     assert results["fsdp"]["bf16"]["steps"][0]["ratio"] == 1.0
@@ -79,7 +79,8 @@ def test_gradient_checkpointing_and_packing_change_nothing(
     results: dict[str, Results], strategy: str, lora: str, how: str
 ) -> None:
     plain, again = results[strategy][f"windows 2, beta 0.04{lora}"], results[strategy][f"{how}{lora}"]
-    assert norms(again) == pytest.approx(norms(plain), rel=1e-5)
+    # Packing adds in another order, and each step makes more of the difference.
+    assert norms(again) == pytest.approx(norms(plain), rel=5e-5 if how == "packing" else 1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2", "fsdp"])
