@@ -21,7 +21,7 @@ def clip(low: float, high: float, **more: Any) -> dict[str, Any]:
     return {"epsilon": low, "epsilon_high": high, "delta": None, **more}
 
 
-PUBLISHED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+PUBLISHED: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
     "grpo": ("ClippedObjective", clip(0.2, 0.2, beta=0.04, **PLAIN_K3), "group_normalized", "sequence_mean"),
     "r1": ("ClippedObjective", clip(10.0, 10.0, beta=0.001, **PLAIN_K3), "group_normalized", "sequence_mean"),
     "dr_grpo": ("ClippedObjective", clip(0.2, 0.2, **NO_KL), "group_centered", "constant_length"),
@@ -44,7 +44,9 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "ReinforcePlusPlus",
         "token_mean",
     ),
+    "ppo": ("ClippedObjective", clip(0.2, 0.2, beta=0.0, **K1_IN_REWARD | {"kl_in": "loss"}), None, "token_mean"),
 }
+CRITIC = {"critic_lr": 1e-5, "value_coef": 0.5, "value_clip": 0.2, "gamma": 1.0, "gae_lambda": 1.0}
 
 
 def overlay(name: str) -> dict[str, Any]:
@@ -79,7 +81,9 @@ def test_an_overlay_has_the_published_values(name: str) -> None:
     if isinstance(chosen, dict):
         assert chosen["init_args"] == {"gamma": 1.0, "eps": 1e-4}
         chosen = chosen["class_path"]
-    assert chosen == f"grpo_lightning.advantages.{estimator}"
+    assert chosen == (estimator and f"grpo_lightning.advantages.{estimator}")
+    if name == "ppo":
+        assert CRITIC.items() <= found["model"]["init_args"].items()
     assert rollout["reduction"] == f"grpo_lightning.functional.reduction.{reduction}"
     assert (rollout["dynamic_sampling_tries"], rollout["mask_truncated"]) == (
         (3, True) if name == "dapo" else (1, False)
@@ -96,6 +100,6 @@ def test_an_overlay_leaves_no_argument_to_the_config_below_it(name: str) -> None
     if isinstance(estimator, dict):
         assert estimator["init_args"].keys() == arguments(by_path(estimator["class_path"]))
         by_path(estimator["class_path"])(**estimator["init_args"])
-    else:
+    elif estimator is not None:
         assert callable(by_path(estimator))
     assert callable(by_path(overlay(name)["rollout"]["reduction"]))
