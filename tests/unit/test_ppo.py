@@ -76,8 +76,8 @@ def test_a_head_on_the_trunk_or_a_critic_of_its_own(policy: str, tmp_path: Path)
 
 
 def test_the_critics_loss_and_figures_by_hand(policy: str) -> None:
-    """Values 0.5 and 0.1 for returns 1 and 0, where 0.4 and 0 were expected before; the last two are not known or count
-    for nothing. With a clip of 0.05 the first is held at 0.45: ½ · 0.55² > ½ · 0.5², and the second at 0.05.
+    """Values 0.5 and 0.1 for returns 1 and 0, where 0.4 and 0.02 were expected before; the last two are not known or count
+    for nothing. With a clip of 0.05 the first is held at 0.45: ½ · 0.55² > ½ · 0.5², and the second at 0.07.
     """
     batch = RolloutBatch(
         input_ids=torch.zeros(2, 3, dtype=torch.long),
@@ -86,7 +86,7 @@ def test_the_critics_loss_and_figures_by_hand(policy: str) -> None:
         completion_mask=torch.ones(2, 2),
         loss_weights=torch.tensor([[0.2, 0.3], [0.5, 0.0]]),
         advantages=torch.zeros(2, 1),
-        values=torch.tensor([[0.4, 0.0], [9.0, 9.0]]),
+        values=torch.tensor([[0.4, 0.02], [9.0, 9.0]]),
         returns=torch.tensor([[1.0, 0.0], [NAN, 7.0]]),
     )
     values, figures = torch.tensor([[0.5, 0.1], [9.0, 9.0]], requires_grad=True), TokenMeans()
@@ -102,6 +102,6 @@ def test_the_critics_loss_and_figures_by_hand(policy: str) -> None:
             "critic/vf_clipfrac": 0.5,
             "critic/vpred_mean": 0.3,
             "critic/returns/mean": 0.5,
-            "critic/vf_explained_var": 1 - 0.3**2 / 0.5**2,  # errors of 0.6 and 0 before
+            "critic/vf_explained_var": 1 - 0.31**2 / 0.5**2,  # errors of 0.6 and -0.02 before
         }
     )
