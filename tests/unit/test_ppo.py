@@ -76,8 +76,8 @@ def test_a_head_on_the_trunk_or_a_critic_of_its_own(policy: str, tmp_path: Path)
 
 
 def test_the_critics_loss_and_figures_by_hand(policy: str) -> None:
-    """Values 0.5 and 0.1 for returns 1 and 0, where 0.4 and 0.02 were expected before; the last two are not known or count
-    for nothing. With a clip of 0.05 the first is held at 0.45: ½ · 0.55² > ½ · 0.5², and the second at 0.07.
+    """Values 0.5 and 0.1 for returns 1 and 0, where 0.4 and 0.02 were expected before; the last two are not known, or
+    count for nothing. With a clip of 0.05 the first is held at 0.45: ½ · 0.55² > ½ · 0.5², and the second at 0.07.
     """
     batch = RolloutBatch(
         input_ids=torch.zeros(2, 3, dtype=torch.long),
