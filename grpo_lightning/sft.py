@@ -78,6 +78,11 @@ class SFTModule(PolicyModule):
                 "--model.lay_out true: --data.template.answer_format none asks for no layout; choose one, or leave "
                 "--model.lay_out out"
             )
+        if data.curriculum is not None and data.curriculum.learns_from_rewards:
+            raise UserError(
+                f"--data.curriculum {type(data.curriculum).__name__}: goes by rewards, of which supervised training "
+                "has none; use ByColumn, or leave it out"
+            )
         if stage == "fit":
             self._targets = self._train_targets(data)
         if stage in ("fit", "validate"):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grpo_lightning.data import PromptDataModule, PromptTemplate
+from grpo_lightning.data.curriculum import ByPassRate, Curriculum
 from grpo_lightning.data.gsm8k import split_answer
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import exact_answer, reasoning_format_strict
@@ -40,7 +41,13 @@ Make = Callable[..., SFTModule]
 def make(policy: str) -> Make:
     """A module that is set up with ``ROWS``, or with others, and a tokenizer of one token a character."""
 
-    def made(*, template: dict[str, Any] | None = None, rows: list[dict[str, Any]] = ROWS, **arguments: Any):
+    def made(
+        *,
+        template: dict[str, Any] | None = None,
+        rows: list[dict[str, Any]] = ROWS,
+        curriculum: Curriculum | None = None,
+        **arguments: Any,
+    ) -> SFTModule:
         tokenizer = letters()
         template = {"chat": False, "layout": "{question}", "answer_format": "none"} | (template or {})
         source = SimpleNamespace(name="sums", rows=lambda: rows, correctness=math_accuracy)
@@ -51,6 +58,7 @@ def make(policy: str) -> Make:
             template=PromptTemplate(**template),
             prompts_per_step=1,
             max_prompt_length=1000,
+            curriculum=curriculum,
         )
         data.tokenizer = tokenizer
         data.setup("fit")
@@ -98,6 +106,11 @@ def test_a_layout_that_the_template_has_opened_is_gone_on_with(make: Make) -> No
 def test_no_layout_to_lay_out(make: Make) -> None:
     with pytest.raises(UserError, match=r"--model.lay_out true: --data.template.answer_format none"):
         make(lay_out=True)
+
+
+def test_a_curriculum_by_rewards_has_none_to_go_by(make: Make) -> None:
+    with pytest.raises(UserError, match="ByPassRate: goes by rewards, of which"):
+        make(curriculum=ByPassRate())
 
 
 def test_rows_beyond_the_length_are_left_out_and_counted(make: Make, caplog: pytest.LogCaptureFixture) -> None:

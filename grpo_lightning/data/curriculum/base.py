@@ -37,6 +37,8 @@ class Curriculum(ABC):
     rollouts as without a curriculum: the number of prompts divided by those of a rollout.
     """
 
+    learns_from_rewards: bool = False
+    """Whether the choice depends on ``record``: then it needs a module that learns from rollouts."""
     prompts: Sequence[Prompt] = ()
     """Those that there are to train on."""
     batch_size: int = 0

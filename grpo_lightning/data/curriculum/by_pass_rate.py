@@ -41,6 +41,8 @@ class ByPassRate(Curriculum):
         UserError: if a number makes no sense.
     """
 
+    learns_from_rewards = True
+
     def __init__(
         self,
         *,
