@@ -16,9 +16,10 @@ from experiments.sweep import START, Run, run_sweep
 HERE = Path(__file__).resolve().parent
 ROLLOUTS = 30
 PPO = "--model grpo_lightning.PPOModule --model.gae_lambda 1.0"
+"""As in configs/quickstart_ppo.yaml."""
 ALGORITHMS = {
     "GRPO": "",
-    "PPO, value head": f"{PPO} --model.critic_lr 1e-3 --model.value_coef 0.1",
+    "PPO, value head": f"{PPO} --model.critic_lr 1e-3",
     "PPO, own critic": f"{PPO} --model.critic {START} --model.critic_lr 3e-4",
 }
 """The rate of the critic stays; the rate that varies is the policy's, which with a value head is the trunk's."""
