@@ -1,6 +1,7 @@
 # `make` lists the targets. Each makes what it needs: .venv is built on first use and kept (see .ci/setup_env.sh).
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 ENV := .venv/.installed
 # The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
 TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages.py objectives rewards data engines)
@@ -10,7 +11,7 @@ TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py 
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@echo "Variables: PYTHON=python3.12 (3.11 or newer), ARGS='-k kl' (passed to pytest)"
+	@echo "Variables: PYTHON=python3.12 (3.11 or newer), ARGS='-k kl' (passed to pytest), WORKERS=0 (tests in one process)"
 
 $(ENV): pyproject.toml .ci/setup_env.sh
 	@PYTHON='$(PYTHON)' sh .ci/setup_env.sh
@@ -24,7 +25,7 @@ experiments: $(ENV) ## run all experiments again (hours; goes on where it was st
 	.venv/bin/python -m experiments $(ARGS)
 
 test: $(ENV) ## run the whole test suite, unit tests first
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(ENV) ## check style and types
 	.venv/bin/python -m ruff check .

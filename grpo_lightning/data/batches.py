@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from grpo_lightning.data.sampler import EpochSampler, deal_evenly
 from grpo_lightning.types import Prompt, PromptBatch
+
+log = logging.getLogger(__name__)
 
 
 def train_loader(prompts: list[Prompt], sampler: EpochSampler) -> StatefulDataLoader:
@@ -68,3 +71,23 @@ def _without_workers() -> dict[str, Any]:
 
 def _as_it_is(batch: Any) -> Any:
     return batch
+
+
+def report_epoch(name: str, prompts: int, batch: int, flags: str, *, shuffle: bool) -> None:
+    """Say how many batches an epoch has, and how many prompts do not fill the last one.
+
+    Args:
+        name: of the source.
+        prompts: that there are.
+        batch: prompts of a batch over all ranks.
+        flags: that made it so.
+        shuffle: whether each epoch has its own order.
+    """
+    batches, left = divmod(prompts, batch)
+    log.info("%s: %d prompts, %d batches an epoch", name, prompts, batches)
+    if left:
+        which = "others each time" if shuffle else "always the last ones, since --data.shuffle is false"
+        log.warning(
+            "%s: %d of %d prompts do not fill a batch of %s and are left out of each epoch (%s)",
+            name, left, prompts, flags, which,
+        )  # fmt: skip

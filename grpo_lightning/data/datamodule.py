@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from grpo_lightning.data.batches import eval_loader, train_loader
+from grpo_lightning.data.batches import eval_loader, report_epoch, train_loader
 from grpo_lightning.data.curriculum import Curriculum
 from grpo_lightning.data.loading import Row, build_prompts, read_rows, require_same_on_ranks, without_questions
 from grpo_lightning.data.sampler import EpochSampler
@@ -103,6 +103,7 @@ class PromptDataModule(L.LightningDataModule):
         self.eval_prompts: list[list[Prompt]] | None = None
         """One list per evaluation source."""
         self._examples: list[Row] = []
+        self._told = False
 
         names = self.eval_names
         for name in names:
@@ -204,19 +205,6 @@ class PromptDataModule(L.LightningDataModule):
                 f"lower {'one of them' if self.tries > 1 else '--data.prompts_per_step'} or give more data"
             )
 
-    def _report_tail(self, count: int) -> None:
-        drawn, flags = self._drawn
-        steps, left = divmod(count, drawn)
-        if not self._reports:
-            return
-        log.info("%s: %d prompts, %d batches an epoch", self.source.name, count, steps)
-        if left:
-            which = "others each time" if self.shuffle else "always the last ones, since --data.shuffle is false"
-            log.warning(
-                "%s: %d of %d prompts do not fill a batch of %s and are left out of each epoch (%s)",
-                self.source.name, left, count, flags, which,
-            )  # fmt: skip
-
     def _check_ranks(self) -> None:
         world_size = self._world_size
         for flag, value in (("prompts_per_step", self.prompts_per_step), ("eval_batch_size", self.eval_batch_size)):
@@ -240,7 +228,9 @@ class PromptDataModule(L.LightningDataModule):
         """This rank's share of every rollout's prompts; its length is the number of rollouts of an epoch."""
         assert self.train_prompts is not None, "setup('fit') comes first"
         self._check_train_size(len(self.train_prompts))  # again: now the tries are known
-        self._report_tail(len(self.train_prompts))
+        if self._reports and not self._told:  # Lightning asks for the loader more than once
+            report_epoch(self.source.name, len(self.train_prompts), *self._drawn, shuffle=self.shuffle)
+            self._told = True
         sampler = EpochSampler(
             len(self.train_prompts),
             batch_size=self._drawn[0],

@@ -116,6 +116,7 @@ def untrained_gap(
     """Sampler against trainer where nothing will be trained on, perhaps because the sampler writes rubbish."""
     if windows[0].micro_batches or not windows[0].tokens:
         return {}
-    longest = balance(batch.sequence_lengths.tolist(), micro_batch_tokens)[0][:PROBE_ROWS]
+    trained = batch.completion_mask.any(dim=1)  # not what was cut, where that is masked
+    longest = balance((batch.sequence_lengths * trained).tolist(), micro_batch_tokens)[0][:PROBE_ROWS]
     probe = batch.rows(torch.tensor(longest)).to(device)
     return gap_figures(learner.score_old(probe).logprobs, probe)

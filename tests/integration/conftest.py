@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,14 @@ from grpo_lightning.rewards.code import runs
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of 10,000 random weights with the running totals' tokenizer and 256 positions."""
     return build_tiny_model(str(tmp_path_factory.mktemp("models") / "tiny"), hidden=32, layers=2, mlp=64)
+
+
+@pytest.fixture(autouse=True)
+def _no_open_wandb_run() -> Iterator[None]:
+    """A run that a test leaves open would be gone on with by the next one in this process."""
+    yield
+    if (wandb := sys.modules.get("wandb")) is not None and wandb.run is not None:
+        wandb.finish()
 
 
 @pytest.fixture(params=["name spaces", "plain"])

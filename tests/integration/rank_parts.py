@@ -59,7 +59,7 @@ class BrokenOnce(ClippedObjective):
     def token_loss(self, logprobs: Tensor, rollout: RolloutBatch) -> TokenLoss:
         loss = super().token_loss(logprobs, rollout)
         broken = ranks.rank() == 1 and self.step == BROKEN_STEP
-        return TokenLoss(loss.values * torch.nan, loss.metrics, loss.shares) if broken else loss
+        return loss._replace(values=loss.values * torch.nan) if broken else loss
 
     step = -1
 

@@ -272,9 +272,9 @@ def test_incomplete_weights_leave_the_older_run_in_place(
 
 
 def test_a_process_says_it_in_one_line_too(tiny: Path, tmp_path: Path) -> None:
-    config = written(grpo(tiny, tmp_path / "run", rollout__group_size=1), tmp_path / "config.yaml")
+    config = written(grpo(tiny, tmp_path / "run", rollout__passes=0), tmp_path / "config.yaml")
     outcome = start("fit", "--config", config)
-    assert outcome.mistake.startswith("--rollout.group_size 1")
+    assert outcome.mistake.startswith("--rollout.passes 0")
     assert len(outcome.err.splitlines()) <= 2, outcome.err  # Lightning tells the seed
     assert outcome.out == ""
 
@@ -292,7 +292,7 @@ def test_a_failing_reward_is_named(tiny: Path, tmp_path: Path, capsys: pytest.Ca
 def test_a_reward_without_its_column(refusal: Any) -> None:
     mistake = refusal(rollout__rewards=[f"{REWARDS}.needs_level"])
     assert mistake.startswith("reward needs_level needs a column 'level' that the data does not have")
-    assert mistake.endswith("(its columns: answer, direct, question, solution, target)")
+    assert mistake.endswith("(its columns: answer, changes, direct, question, solution, target)")
 
 
 def test_an_engine_made_for_too_few_tokens(refusal: Any) -> None:
