@@ -28,6 +28,10 @@ pytestmark = pytest.mark.integration
 EXPERIMENTS = REPOSITORY / "experiments"
 SWEEPS = sorted(file.parent.name for file in EXPERIMENTS.glob("*/run.py") if "run_sweep(" in file.read_text("utf-8"))
 
+NOT_RUN = "**Not run yet.**"
+"""On the page of an experiment that is set up and has no results."""
+RUN = [name for name in SWEEPS if NOT_RUN not in (EXPERIMENTS / name / "README.md").read_text("utf-8")]
+
 STAND_IN = """
 import os, pathlib, sys, time
 words = sys.argv[1:]
@@ -142,6 +146,10 @@ def test_make_experiments_leaves_no_sweep_out() -> None:
 def test_an_experiment_has_its_page_and_what_the_page_shows(name: str) -> None:
     folder = EXPERIMENTS / name
     page = (folder / "README.md").read_text("utf-8")
+    if NOT_RUN in page:
+        assert not (folder / "results.json").exists()
+        assert f"[{name}]({name}/) (not run yet)" in (EXPERIMENTS / "README.md").read_text("utf-8")
+        return
     if name != "answer_checking":  # a table of decisions and a stopwatch
         assert "**Question.**" in page
         assert re.search(r"^(## Reading|\*\*Reading\.\*\*)\s+\S", page, flags=re.MULTILINE)
@@ -150,7 +158,7 @@ def test_an_experiment_has_its_page_and_what_the_page_shows(name: str) -> None:
     json.loads((folder / "results.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", RUN)
 def test_the_page_of_a_sweep_shows_its_record(name: str) -> None:
     folder = EXPERIMENTS / name
     module = importlib.import_module(f"experiments.{name}.run")
@@ -166,7 +174,7 @@ def parser() -> Any:
     return Parsed(words([REPOSITORY / "configs" / "quickstart.yaml"]))._parser("fit")
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize("name", RUN)
 def test_the_commands_of_a_sweep_parse(name: str, parser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     runs = read_results(EXPERIMENTS / name / "results.json")

@@ -43,7 +43,8 @@ def test_what_belongs_to_an_event_loop_works_in_every_rollout() -> None:
     for _ in range(3):
         assert await_together({0: both(), 5: through_the_gate(3)}, 5.0) == {0: [1, 2], 5: 3}
         loops.append({thread for thread in threading.enumerate() if thread.name == "rewards' event loop"})
-    assert loops[0] and loops[0] == loops[1] == loops[2]
+    assert loops[0]
+    assert loops[0] == loops[1] == loops[2]
 
 
 def test_a_call_in_a_thread_that_is_late_is_a_timeout() -> None:
