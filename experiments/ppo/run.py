@@ -102,9 +102,8 @@ def over_rates(runs: Sequence[Run]) -> str:
 def bytes_table(sizes: dict[str, dict[str, dict[str, int]]]) -> str:
     """Megabytes counted on the tiny model, and gigabytes computed for 1.5 billion parameters."""
     parts = ("weights", "gradients", "optimizer", "activations")
-    rows = [
-        ["held while training", "tiny, counted (MB)", "tiny, formula (MB)", *parts, "1.5B, formula (GB)", "to GRPO"]
-    ]
+    tiny, large = ("tiny: counted (MB)", "by formula"), (f"1.5B: {parts[0]} (GB)", *parts[1:], "together", "to GRPO")
+    rows = [["held while training", *tiny, *large]]
     least = sum(sizes["GRPO"]["at 1.5B"].values())
     for name, found in sizes.items():
         megabytes = (f"{sum(found[kind].values()) / 1e6:.1f}" for kind in ("measured", "modelled"))
