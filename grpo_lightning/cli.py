@@ -26,6 +26,7 @@ from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
+from grpo_lightning.cli_classes import keep_no_arguments_of_another_objective, misplaced_nulls
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError, in_one_line
@@ -73,6 +74,7 @@ class GRPOCommandLine(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        keep_no_arguments_of_another_objective()
         parser.add_lightning_class_args(RolloutCallback, "rollout")
         parser.add_lightning_class_args(EvaluationCallback, "evaluation")
         parser.add_lightning_class_args(SamplesCallback, "samples")
@@ -99,6 +101,8 @@ class GRPOCommandLine(LightningCLI):
         self._header = self._checked_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
 
     def before_instantiate_classes(self) -> None:
+        for flag in misplaced_nulls(self.config[self.subcommand]):
+            raise UserError(f"{flag} null: it needs a value; leave it out for its default")
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
             default = inspect.signature(L.Trainer).parameters[flag].default

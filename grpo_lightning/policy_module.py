@@ -80,8 +80,8 @@ class PolicyModule(L.LightningModule):
         trust_remote_code: bool = False,
     ) -> None:
         super().__init__()
-        if lr is not None and lr < 0:
-            raise UserError(f"--model.lr {lr}: the learning rate must not be negative")
+        if lr is not None and not 0 <= lr < math.inf:
+            raise UserError(f"--model.lr {lr}: the learning rate must be a finite number and not negative")
         if not 0 <= warmup_ratio < 1:
             raise UserError(f"--model.warmup_ratio {warmup_ratio}: a share of all steps, at least 0 and below 1")
         if max_grad_norm is not None and max_grad_norm <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -62,11 +63,11 @@ class PPOModule(RolloutModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(policy, **kwargs)
-        if critic_lr is not None and critic_lr < 0:
+        if critic_lr is not None and not 0 <= critic_lr < math.inf:
             raise UserError(f"--model.critic_lr {critic_lr}: the learning rate must not be negative")
-        if value_coef <= 0:
+        if not 0 < value_coef < math.inf:
             raise UserError(f"--model.value_coef {value_coef}: must be positive, or the critic would learn nothing")
-        if value_clip is not None and value_clip <= 0:
+        if value_clip is not None and not value_clip > 0:
             raise UserError(f"--model.value_clip {value_clip}: must be positive; null turns clipping off")
         if critic is not None:
             self.check_vocabulary(critic, flag="--model.critic")

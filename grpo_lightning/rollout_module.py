@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
 from contextlib import nullcontext
@@ -72,10 +73,12 @@ class RolloutModule(PolicyModule):
         self._reference_given = reference is not None
         if reference is not None and self.objective.needs_reference:
             self.check_vocabulary(reference, flag="--model.reference")
-        if max_logp_difference <= 0:
+        if not max_logp_difference > 0:
             raise UserError(f"--model.max_logp_difference {max_logp_difference}: a bound in nats must be positive")
         if not 0 < top_entropy_quantile <= 1:
             raise UserError(f"--model.top_entropy_quantile {top_entropy_quantile}: a share above 0 and at most 1")
+        if not math.isfinite(entropy_coef):
+            raise UserError(f"--model.entropy_coef {entropy_coef}: a finite weight; 0 is no bonus")
         self.correction = SamplerCorrection() if correction is True else correction or None
         self.off_policy_mask = None if off_policy_threshold is None else OffPolicyMask(off_policy_threshold)
         self.entropy_coef, self.entropy_steered = entropy_coef, False  # see ``callbacks.AdaptiveEntropy``
@@ -148,6 +151,11 @@ class RolloutModule(PolicyModule):
             reference: of the reference policy instead of the current one.
         """
         assert self.policy is not None
+        if reference and self.reference is None and self.adapter is None:
+            raise RunStopped(
+                "the objective has a KL term by now, but no reference was loaded: begin with --model.objective.beta "
+                "above 0, however small"
+            )
         scored = self.reference if reference and self.reference is not None else self.policy
         switched = reference and self.reference is None
         with (

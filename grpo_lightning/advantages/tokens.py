@@ -57,6 +57,8 @@ class ReinforcePlusPlus(TokenEstimator):
     def __init__(self, *, gamma: float = 1.0, eps: float = 1e-4) -> None:
         if not 0 < gamma <= 1:
             raise UserError(f"--rollout.advantages.gamma {gamma}: a discount per token lies above 0 and at most at 1")
+        if not eps >= 0:
+            raise UserError(f"--rollout.advantages.eps {eps}: must not be negative, or it could change the signs")
         self.gamma = gamma
         self.eps = eps
 

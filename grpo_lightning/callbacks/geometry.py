@@ -11,6 +11,8 @@ from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
+from grpo_lightning.objectives import Objective
+from grpo_lightning.objectives.regularized import RegularizedObjective
 from grpo_lightning.rollout.sampler_correction import refuse_truncated_sampling
 from grpo_lightning.rollout_module import RolloutModule
 
@@ -97,20 +99,30 @@ def check_ratios(module: RolloutModule, sampling: Sampling) -> None:
             refuse_truncated_sampling(sampling, flag=flag, way_out=way_out)
 
 
-def warn_of_reduction(module: RolloutModule, reduction: Callable[..., Any]) -> None:
-    """Say if an objective is used with another reduction than the one it is defined with.
+def warn_of_objective(objective: Objective, reduction: Callable[..., Any]) -> None:
+    """Say if an objective is used with another reduction than the one it is defined with, or its KL term pulls on
+    (next to) nothing (``RegularizedObjective`` has the table).
 
     Args:
-        module: holds the objective.
+        objective: of the run.
         reduction: what each token counts.
     """
-    meant, name = module.objective.meant_for, getattr(reduction, "__name__", type(reduction).__name__)
+    meant, name = objective.meant_for, getattr(reduction, "__name__", type(reduction).__name__)
     if meant is not None and name != meant:
         log.warning(
             "--model.objective %s is defined with --rollout.reduction grpo_lightning.functional.reduction.%s; with %s, "
             "sequences of different lengths weigh differently than its paper has it",
-            type(module.objective).__name__, meant, name,
+            type(objective).__name__, meant, name,
         )  # fmt: skip
+    if not isinstance(objective, RegularizedObjective) or objective.beta == 0:
+        return
+    if objective.kl_in == "reward" and objective.kl_estimator != "k1":
+        log.warning(
+            "--model.objective.kl_in reward with kl_estimator %s pulls next to nothing near the reference; use k1",
+            objective.kl_estimator,
+        )
+    if objective.kl_in == "loss" and objective.kl_estimator == "k1" and not objective.kl_ratio:
+        log.warning("--model.objective.kl_estimator k1 in the loss has no gradient but noise without kl_ratio true")
 
 
 def check_windows(prompts: int, *, updates: int, world_size: int) -> None:

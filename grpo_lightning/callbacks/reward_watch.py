@@ -44,7 +44,8 @@ class RewardWatch(L.Callback):
         if batch.rollout is None or self._warned:
             return
         metrics = batch.rollout.metrics
-        if ranks.all_max(batch.rollout.advantages.abs().max()).item() != 0:
+        masked = [float(window.tokens == 0) for window in batch.rollout.windows]
+        if ranks.all_max(batch.rollout.advantages.abs().max()).item() != 0 and not all(masked):
             self._flat = 0
             self._terms.clear()
             return
@@ -57,10 +58,11 @@ class RewardWatch(L.Callback):
             samples = Path(trainer.default_root_dir) / "samples"
             log.warning(
                 "WARNING: nothing to learn for %d rollouts in a row: all completions of a prompt earned the same, for "
-                "every prompt. Mean of each reward: %s; share of completions cut at the length limit: %.0f%%. Read "
-                "some in %s: do they keep the layout that the rewards look for (--data.template.answer_format), are "
-                "they cut before their answer (--rollout.max_completion_length), are the questions far too hard or "
-                "too easy, are all sums at a bound of --rollout.reward_clip?",
+                "every prompt, or --rollout.mask_truncated left all of them out. Mean of each reward: %s; share of "
+                "completions cut at the length limit: %.0f%%. Read some in %s: do they keep the layout that the "
+                "rewards look for (--data.template.answer_format), are they cut before their answer "
+                "(--rollout.max_completion_length), are the questions far too hard or too easy, are all sums at a "
+                "bound of --rollout.reward_clip?",
                 self._flat, means, 100 * metrics["completions/clipped_ratio"], samples,
             )  # fmt: skip
 

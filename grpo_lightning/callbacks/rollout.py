@@ -22,8 +22,8 @@ from grpo_lightning.callbacks.geometry import (
     check_max_steps,
     check_ratios,
     check_windows,
+    warn_of_objective,
     warn_of_rare_checkpoints,
-    warn_of_reduction,
 )
 from grpo_lightning.callbacks.gold_check import check_all_golds
 from grpo_lightning.callbacks.sampler import PolicySampler
@@ -199,7 +199,7 @@ class RolloutCallback(L.Callback):
             tries=self.tries,
             mask_truncated=self.mask_truncated,
         )
-        warn_of_reduction(pl_module, self.reduction)
+        warn_of_objective(pl_module.objective, self.reduction)
         check_ratios(pl_module, self.sampling)
         scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
         return RolloutCollector(

@@ -158,7 +158,12 @@ class CreditAssignment:
         everyone = _over_ranks(mask.shape[2])
         of_all = everyone(mask.double() * known.unsqueeze(2))
         credit = estimator(everyone(rewards), mask=of_all, values=None if values is None else everyone(values))
-        _require(credit.advantages, of_all.shape, estimator)
+        _require(getattr(credit, "advantages", credit), of_all.shape, estimator)
+        if values is not None and (credit.returns is None or credit.returns.shape != of_all.shape):
+            raise UserError(
+                f"--rollout.advantages {type(estimator).__name__} returned no target for each of the critic's values: "
+                f"return TokenCredit with returns {list(of_all.shape)}"
+            )
         rows, columns = len(completions), mask.shape[2]
         returns = None
         if credit.returns is not None and values is not None:
@@ -188,7 +193,8 @@ def _require(advantages: Any, shape: torch.Size, estimator: Any) -> None:
         )
     if not advantages.isfinite().all():
         raise UserError(
-            f"--rollout.advantages {name} returned NaN or infinite advantages: a missing reward is NaN and must get 0"
+            f"--rollout.advantages {name} returned NaN or infinite advantages: a missing reward is NaN and must get 0, "
+            "and a critic that has diverged (--model.critic_lr) says NaN too"
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grpo_lightning import ranks
+from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import Reduction
 from grpo_lightning.types import BatchT, SequenceBatch, Window
 
@@ -46,12 +48,24 @@ def cut_windows(
         totals = torch.tensor([batch.completion_mask[index].sum(), len(index)], dtype=torch.float64)
         tokens, sequences = ranks.all_sum(totals).tolist()
         part = batch.rows(index)
-        part.loss_weights = ranks.world_size() * reduction(
-            part.completion_mask, tokens=tokens, sequences=sequences, max_length=max_completion_length
-        )
+        weights = reduction(part.completion_mask, tokens=tokens, sequences=sequences, max_length=max_completion_length)
+        _require(weights, part.completion_mask.shape, reduction)
+        part.loss_weights = ranks.world_size() * weights
         kept = torch.arange(len(index)) if keep is None else keep[index].nonzero().squeeze(1)
         windows.append(Window(micro_batches=_micro_batches(part, kept, micro_batch_tokens, packed), tokens=tokens))
     return windows
+
+
+def _require(weights: Any, shape: torch.Size, reduction: Any) -> None:
+    """Refuse weights that would be broadcast to nonsense or stop every step: the reduction may be the user's own."""
+    name = getattr(reduction, "__name__", type(reduction).__name__)
+    if not isinstance(weights, Tensor) or weights.shape != shape:
+        given = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise UserError(
+            f"--rollout.reduction {name} returned {given} for a mask {list(shape)}: return one for each token"
+        )
+    if not weights.isfinite().all():
+        raise UserError(f"--rollout.reduction {name} returned NaN or infinite weights")
 
 
 def balance(lengths: Sequence[int], micro_batch_tokens: int, *, packed: bool = False) -> list[list[int]]:

@@ -72,6 +72,11 @@ class Curriculum(ABC):
         """What a place in an epoch depends on, in plain values: a run with others starts the epoch again."""
         return {"curriculum": type(self).__name__}
 
+    @property
+    def kind(self) -> str:
+        """What has to be the same for what was learned to mean the same."""
+        return type(self).__name__
+
     # --- measuring -----------------------------------------------------------------------------------------------
 
     def measure(self, prompts: Sequence[Prompt], rewards: Tensor, terms: dict[str, Tensor]) -> dict[str, float]:
@@ -109,11 +114,11 @@ class Curriculum(ABC):
     def to_save(self) -> dict[str, Any]:
         """What a checkpoint keeps: what was learned, and of what."""
         learned = self.state_dict()
-        return {"of": [type(self).__name__, len(self.prompts)], "learned": learned} if learned else {}
+        return {"of": [self.kind, len(self.prompts)], "learned": learned} if learned else {}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Go on with what a checkpoint kept, if it is of the same kind and of as many prompts."""
-        own = [type(self).__name__, len(self.prompts)]
+        own = [self.kind, len(self.prompts)]
         if saved["of"] == own:
             self.load_state_dict(saved["learned"])
         else:

@@ -73,6 +73,10 @@ class ByPassRate(Curriculum):
         self.pass_rates: dict[int, float] = {}
         """Last measured, by row of the source."""
 
+    @property
+    def kind(self) -> str:
+        return f"ByPassRate(reward={self.reward}, pass_at={self.pass_at:g})"
+
     def choose(self, *, epoch: int, start: int) -> list[int]:
         # The smallest of exponential draws over weights: weighted drawing without replacement (Efraimidis, Spirakis).
         rng = np.random.default_rng([self.seed % 2**64, epoch, start])

@@ -15,8 +15,8 @@ from grpo_lightning.callbacks.geometry import (
     check_max_steps,
     check_ratios,
     check_windows,
+    warn_of_objective,
     warn_of_rare_checkpoints,
-    warn_of_reduction,
 )
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
@@ -132,8 +132,23 @@ def test_ratios_need_the_whole_distribution(of, flag) -> None:
 
 def test_a_sequence_objective_with_another_reduction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     for objective, reduction in ((GSPO(), sequence_mean), (LUSPO(), sequence_sum), (ClippedObjective(), token_mean)):
-        warn_of_reduction(module(objective), reduction)
+        warn_of_objective(objective, reduction)
     assert not caplog.records
-    warn_of_reduction(module(GSPO()), token_mean)
+    warn_of_objective(GSPO(), token_mean)
     assert "--model.objective GSPO is defined with --rollout.reduction" in caplog.text
     assert "functional.reduction.sequence_mean; with token_mean" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"kl_in": "reward"}, "kl_in reward with kl_estimator k3 pulls next to nothing"),
+        ({"kl_in": "reward", "kl_estimator": "k1"}, None),
+        ({"kl_estimator": "k1", "kl_ratio": False}, "k1 in the loss has no gradient but noise"),
+        ({"kl_estimator": "k1"}, None),
+        ({}, None),
+    ],
+)
+def test_a_kl_term_that_pulls_on_nothing_is_warned_of(settings, line, caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_objective(ClippedObjective(beta=0.1, **settings), token_mean)
+    assert line in caplog.text if line else not caplog.records

@@ -16,7 +16,9 @@ from grpo_lightning.errors import UserError
 TRAINER = SimpleNamespace(default_root_dir="runs/some")
 
 
-def see(watch: RewardWatch, *shares: float, right: float = 0.0, zero_std: float | None = None) -> None:
+def see(
+    watch: RewardWatch, *shares: float, right: float = 0.0, zero_std: float | None = None, tokens: float = 9.0
+) -> None:
     """Rollouts with these shares of flat groups among 100; of totals, ``zero_std`` if they differ."""
     for share in shares:
         advantages = torch.tensor([[0.0, 0.0] if group < 100 * share else [-1.0, 1.0] for group in range(100)])
@@ -27,7 +29,10 @@ def see(watch: RewardWatch, *shares: float, right: float = 0.0, zero_std: float 
             "rewards/form/mean": 0.5,
         }
         rollout = SimpleNamespace(
-            metrics=metrics, reward_terms={"right": None, "form": None}, advantages=advantages.flip(0)
+            metrics=metrics,
+            reward_terms={"right": None, "form": None},
+            advantages=advantages.flip(0),
+            windows=[SimpleNamespace(tokens=0.0), SimpleNamespace(tokens=tokens)],
         )
         watch.on_train_batch_end(
             cast(Any, TRAINER), cast(Any, None), None, cast(Any, SimpleNamespace(rollout=rollout)), 0
@@ -88,3 +93,8 @@ def test_supervised_batches_have_no_rollout() -> None:
 def test_no_rollouts_at_all_are_refused() -> None:
     with pytest.raises(UserError, match="at least 1"):
         RewardWatch(rollouts=0)
+
+
+def test_rollouts_of_which_everything_is_masked_teach_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    see(RewardWatch(rollouts=3), 0.0, 0.0, 0.0, tokens=0.0)
+    assert "or --rollout.mask_truncated left all of them out" in caplog.text

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import constant_length, sequence_mean, token_mean
 from grpo_lightning.rollout.windows import balance, cut_windows, pad_rows
 from grpo_lightning.types import RolloutBatch, Window
@@ -176,3 +177,16 @@ def test_nothing_but_empty_completions_is_still_a_batch() -> None:
     batch = pad_rows([[7], [8]], [[], []], pad_token_id=0)
     assert batch.completion_mask.tolist() == [[0], [0]]
     assert batch.input_ids.tolist() == [[7], [8]]
+
+
+@pytest.mark.parametrize(
+    ("reduction", "message"),
+    [
+        (lambda mask, **_: mask.sum(dim=1), r"returned \[2\] for a mask \[2, 5\]: return one for each token"),
+        (lambda mask, **_: None, "returned NoneType"),
+        (lambda mask, **_: mask / 0, "returned NaN or infinite weights"),
+    ],
+)
+def test_what_a_reduction_of_the_users_own_returns_is_looked_at(reduction, message) -> None:
+    with pytest.raises(UserError, match=message):
+        _cut(_batch([5, 2]), reduction=reduction)
