@@ -19,7 +19,7 @@ from grpo_lightning.functional.masking import masked_sum
 from grpo_lightning.models.adapters import reference_adapter
 from grpo_lightning.models.loading import load_config
 from grpo_lightning.models.sharding import reshard
-from grpo_lightning.objectives import ClippedObjective, Objective
+from grpo_lightning.objectives import ClippedObjective, Objective, TokenLoss
 from grpo_lightning.policy_module import PolicyModule, frozen
 from grpo_lightning.rollout import sampler_gap
 from grpo_lightning.rollout.passes import Learner
@@ -216,6 +216,11 @@ class RolloutModule(PolicyModule):
         """
         current, counted = scores.logprobs.detach(), batch.counted
         token_loss = self.objective.token_loss(scores.logprobs, batch)
+        if not isinstance(token_loss, TokenLoss):
+            raise UserError(
+                f"--model.objective {type(self.objective).__name__} returned {type(token_loss).__name__}: return "
+                "grpo_lightning.objectives.TokenLoss(values, metrics)"
+            )
         values = token_loss.values
         if values.shape != batch.completion_mask.shape:  # it would be broadcast to nonsense
             raise UserError(
