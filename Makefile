@@ -4,7 +4,7 @@ ARGS ?=
 WORKERS ?= 2
 ENV := .venv/.installed
 # The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
-TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages.py objectives rewards data engines)
+TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages objectives rewards data engines)
 
 .PHONY: help setup quickstart experiments test lint format clean
 .DEFAULT_GOAL := help

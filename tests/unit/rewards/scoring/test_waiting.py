@@ -94,14 +94,17 @@ def test_the_loop_survives_an_exit_and_a_block(monkeypatch: pytest.MonkeyPatch) 
 
 def test_threads_run_side_by_side_up_to_a_bound() -> None:
     running, most = 0, 0
-    lock = threading.Lock()
+    lock, full = threading.Lock(), threading.Event()
 
     def work(number: int) -> int:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.05)
+            if running >= MOST_THREADS or number < 0:
+                full.set()
+        full.wait(10)
+        time.sleep(0.05)  # one thread too many would start now
         with lock:
             running -= 1
         if number < 0:
