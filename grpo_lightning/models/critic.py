@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grpo_lightning.models.policy import Policy
+from grpo_lightning.models.policy import Policy, spread
 from grpo_lightning.types import SequenceBatch
 
 
@@ -64,12 +64,12 @@ class PolicyWithValues(Policy):
             temperature: the one the completions were sampled at.
             only_values: leave out the language-model head; log-probabilities and entropies are then 0.
         """
-        row, column = batch.completion_mask.nonzero(as_tuple=True)
-        states = self.predicting_states(batch, row, column)
-        values = spread(self.value_head(states), batch)
+        where = batch.completion_mask.nonzero(as_tuple=True)
+        states = self.predicting_states(batch, *where)
+        values = spread(self.value_head(states), where, batch)
         if only_values:
             return ScoresAndValues(torch.zeros_like(values), torch.zeros_like(values), values)
-        return ScoresAndValues(*self.scores(states, batch, temperature=temperature), values)
+        return ScoresAndValues(*self.scores(states, batch, where, temperature=temperature), values)
 
 
 class Critic(Policy):
@@ -87,11 +87,5 @@ class Critic(Policy):
 
     def forward(self, batch: SequenceBatch) -> Tensor:  # type: ignore[override]
         """What is expected before each trained token of ``batch``, 0 elsewhere, ``[B, T]``."""
-        row, column = batch.completion_mask.nonzero(as_tuple=True)
-        return spread(self.value_head(self.predicting_states(batch, row, column)), batch)
-
-
-def spread(figures: Tensor, batch: SequenceBatch) -> Tensor:
-    """Figures of all trained tokens, ``[N]``, in their places, ``[B, T]``."""
-    where = batch.completion_mask.nonzero(as_tuple=True)
-    return figures.new_zeros(batch.completion_mask.shape).index_put(where, figures)
+        where = batch.completion_mask.nonzero(as_tuple=True)
+        return spread(self.value_head(self.predicting_states(batch, *where)), where, batch)

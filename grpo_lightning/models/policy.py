@@ -15,6 +15,14 @@ from grpo_lightning.functional.logprobs import TokenScores, head_logprobs, logpr
 from grpo_lightning.models.packing import pack, use_packed_sdpa
 from grpo_lightning.types import SequenceBatch
 
+Where = tuple[Tensor, ...]
+"""Rows and columns of a batch's trained tokens, each ``[N]``; found once a forward, since a GPU has to wait for it."""
+
+
+def spread(figures: Tensor, where: Where, batch: SequenceBatch) -> Tensor:
+    """Figures of the tokens ``where``, ``[N]``, in their places, 0 elsewhere, ``[B, T]``."""
+    return figures.new_zeros(batch.completion_mask.shape).index_put(where, figures)
+
 
 class Policy(nn.Module):
     """Wraps a Hugging Face causal LM; calling it gives log-probabilities and entropies, never a ``[B, T, V]`` tensor.
@@ -51,24 +59,22 @@ class Policy(nn.Module):
         Returns:
             Log-probabilities and entropies, ``[B, T]``, 0 where the mask is.
         """
-        row, column = batch.completion_mask.nonzero(as_tuple=True)
-        return self.scores(self.predicting_states(batch, row, column), batch, temperature=temperature)
+        where = batch.completion_mask.nonzero(as_tuple=True)
+        return self.scores(self.predicting_states(batch, *where), batch, where, temperature=temperature)
 
-    def scores(self, states: Tensor, batch: SequenceBatch, *, temperature: float) -> TokenScores:
-        """The head alone, on ``predicting_states`` of all trained tokens, ``[N, H]``; the rest as in ``forward``."""
-        row, column = batch.completion_mask.nonzero(as_tuple=True)
+    def scores(self, states: Tensor, batch: SequenceBatch, where: Where, *, temperature: float) -> TokenScores:
+        """The head alone, on ``predicting_states`` of the tokens ``where``, ``[N, H]``; the rest as in ``forward``."""
         head = self.model.get_output_embeddings()
         logprobs, entropy = head_logprobs(
             states,
             head.weight,
-            batch.completion_ids[row, column],
+            batch.completion_ids[where],
             bias=head.bias,
             temperature=temperature,
             scale=self.scale,
             softcap=self.softcap,
         )
-        empty = logprobs.new_zeros(batch.completion_mask.shape)
-        return TokenScores(empty.index_put((row, column), logprobs), empty.index_put((row, column), entropy))
+        return TokenScores(spread(logprobs, where, batch), spread(entropy, where, batch))
 
     @torch.no_grad()
     def fingerprint(self) -> str:

@@ -29,11 +29,6 @@ def sampler_log_ratio(logprobs: Tensor, batch: RolloutBatch) -> Tensor:
     return ours - batch.sampling_logprobs
 
 
-def sampler_difference(logprobs: Tensor, batch: RolloutBatch) -> Tensor:
-    """The absolute value of ``sampler_log_ratio``; same arguments."""
-    return sampler_log_ratio(logprobs, batch).abs()
-
-
 def add_gap(figures: TokenMeans, logprobs: Tensor, batch: RolloutBatch, mask: Tensor) -> None:
     """Add the mean and the largest difference, and KL(sampler || trainer).
 
