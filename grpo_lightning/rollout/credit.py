@@ -78,7 +78,8 @@ class CreditAssignment:
         That is their total, or each reward by itself where each is normalized by itself; and every step's score.
         """
         plain = [name for name in scores.terms if name not in scores.stepwise]
-        looked_at = [scores.counted[name] for name in plain] if self.normalize_each else [scores.total_of(plain)]
+        each = self.normalize_each and plain  # as in ``_of_completions``
+        looked_at = [scores.counted[name] for name in plain] if each else [scores.total_of(plain)]
         differs = torch.stack([~zero_spread(torch.tensor(of, dtype=torch.float64)) for of in looked_at]).any(dim=0)
         for name in scores.stepwise:
             steps = [[s for one in group for s, _ in _as_steps(one, last=0)] for group in scores.counted[name]]

@@ -109,6 +109,11 @@ def test_a_token_estimator_of_the_users_own_is_looked_at_too() -> None:
         ([("a", [1.0, 1.0, None, 1.0])], True, False),
         ([("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, True),  # each has a mean of 0.5
         ([("steps", [[(0.5, 0), (0.5, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, False),
+        (
+            [("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])],
+            True,
+            True,
+        ),  # nothing to normalize by itself
     ],
 )
 def test_which_groups_teach(terms, normalize_each, teaches) -> None:
