@@ -17,6 +17,7 @@ from lightning.pytorch.trainer.connectors.accelerator_connector import _Accelera
 
 from grpo_lightning import ranks
 from grpo_lightning.models import LoRA
+from grpo_lightning.processes import leave
 from tests.integration.recorded_rollout import RecordedPPO, by_tokens, replay
 from tests.integration.supervised_training import train
 
@@ -95,3 +96,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave(0)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from grpo_lightning import ranks
 from grpo_lightning.__main__ import main
+from grpo_lightning.processes import leave
 from grpo_lightning.strategies import METADATA
 from tests.integration.command_line import grpo, own_process_state, records, totals, untimed, written
 from tests.integration.reward_functions import share_of_digits
@@ -238,3 +239,4 @@ def on_two_ranks(policy: str, root: Path) -> None:
 
 if __name__ == "__main__":
     on_two_ranks(sys.argv[1], Path(sys.argv[2]))
+    leave(0)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from grpo_lightning.processes import leave
 from tests.integration.resuming import HERE, SHARDED, command, resumed, three_epochs
 
 CALLBACKS = "grpo_lightning.callbacks"
@@ -53,3 +54,4 @@ def on_two_ranks(policy: str, root: Path) -> None:
 
 if __name__ == "__main__":
     on_two_ranks(sys.argv[1], Path(sys.argv[2]))
+    leave(0)
