@@ -54,6 +54,7 @@ def draw(runs: Sequence[Run], panels: Sequence[Panel], path: Path, *, ordered: b
     colors = (
         _along_a_scale(len(settings)) if ordered else list(itertools.islice(itertools.cycle(OKABE_ITO), len(settings)))
     )
+    band = min(0.15, 0.6 / len(settings))  # many on top of each other would be grey
     rows = -(-len(panels) // 4)
     columns = -(-len(panels) // rows)
     figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.3 * rows), layout="constrained", squeeze=False)
@@ -67,11 +68,12 @@ def draw(runs: Sequence[Run], panels: Sequence[Panel], path: Path, *, ordered: b
                 continue
             values = panel.scale * values
             marker = "o" if len(rollouts) < 15 else None
-            place.fill_between(rollouts, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)
+            place.fill_between(rollouts, values.min(0), values.max(0), color=color, alpha=band, linewidth=0)
             place.plot(
                 rollouts, values.mean(0), color=color, linestyle=line, marker=marker, markersize=3, label=setting
             )
         place.set(title=panel.title, xlabel="rollouts", ylabel=panel.unit)
+        place.xaxis.get_major_locator().set_params(integer=True)
         place.title.set_fontsize(10)
         place.grid(alpha=0.3)
     if len(settings) > 1:
