@@ -1,8 +1,8 @@
 """The model against this machine's CPU: python -m experiments.scaling.calibrate
 
-Rates of the machine are measured (products, memory, one small operation), then phases of small models are predicted from
-them by the functions that predict GPUs, and measured. Seconds are CPU seconds of one thread, so that other work on the
-machine does not count; it still slows memory and caches.
+Rates of the machine are measured (products, memory, one small operation), then phases of small models are predicted
+from them by the functions that predict GPUs, and measured. Seconds are CPU seconds of one thread, so that other work on
+the machine does not count; it still slows memory and caches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from experiments.machine import machine, versions
@@ -123,9 +122,7 @@ def predicted(model: Architecture, rates: dict[str, float], dtype: str) -> dict[
     length = PROMPT + COMPLETION
     done = Work(ROWS * length, ROWS * COMPLETION, ROWS * length**2 / 2, 1)
     prompts = Work(ROWS * PROMPT, ROWS, ROWS * PROMPT**2 / 2, 1)
-    each = decode_seconds(
-        model, plan, running=ROWS, context=PROMPT + COMPLETION / 2, card=card, assumed=assumed
-    )
+    each = decode_seconds(model, plan, running=ROWS, context=PROMPT + COMPLETION / 2, card=card, assumed=assumed)
     return {
         "forward": compute_seconds(model, done, plan, card=card, assumed=assumed, backward=False),
         "backward": compute_seconds(model, done, plan, card=card, assumed=assumed, backward=True),
@@ -142,7 +139,6 @@ def measured(model: Architecture, dtype: str) -> dict[str, float]:
     batch, weights = made_batch(model), storages(policy.parameters())
     optimizer = make_optimizer([ParameterGroup(policy)], None, lr=0.0)
     spent: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
-    saved: list[Tensor] = []
     for _ in range(REPEATS + 1):
         with watch(spent["forward"]), autocast(dtype):
             loss = policy(batch).logprobs.sum()
@@ -182,9 +178,7 @@ def generating(policy: Policy, model: Architecture, dtype: str) -> float:
         config_of(model).save_pretrained(folder)
         engine = TransformersEngine()
         engine.start(
-            ModelSpec(
-                name_or_path=folder, eos_token_ids=(1,), pad_token_id=0, max_length=4096, dtype=DTYPES[dtype]
-            )
+            ModelSpec(name_or_path=folder, eos_token_ids=(1,), pad_token_id=0, max_length=4096, dtype=DTYPES[dtype])
         )
     engine.load_weights(named_weights(policy))
     prompts = torch.randint(2, model.vocabulary, (ROWS, PROMPT)).tolist()

@@ -8,7 +8,7 @@ from experiments.scaling.architectures import Architecture
 from experiments.scaling.hardware import Assumptions, Card, collective_seconds
 from experiments.scaling.setting import Plan, Workload
 
-POINTS = 256
+POINTS = 64
 """At which the tail is computed."""
 
 
@@ -23,7 +23,7 @@ def decode_seconds(
 ) -> float:
     """One token for each running sequence, of ``context`` tokens so far, on all of the engine's GPUs.
 
-    The products with weights take as long as reading the weights or computing, attention as long as reading the cache or
+    Products with weights take as long as reading the weights or computing, attention as long as reading the cache or
     computing. Reading a shared prompt's keys for every sequence of its group is not saved: only their memory is.
     """
     low, gpus = plan.number_bytes, plan.engine_gpus

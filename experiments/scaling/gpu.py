@@ -41,7 +41,7 @@ FULL: dict[str, Any] = {
         "Qwen2.5-1.5B": {"tokens": 4096, "hidden": 1536, "vocabulary": 151_936},
     },
     "model": "Qwen2.5-0.5B",
-    "batch": {"prompts": 4, "group": 8, "prompt": 256, "mean": 200.0, "limit": 1024},
+    "batch": {"prompts": 2, "group": 8, "prompt": 256, "mean": 200.0, "limit": 768},
     "fsdp2": "Qwen2.5-0.5B",
 }
 TINY: dict[str, Any] = {

@@ -9,17 +9,23 @@ import torch
 from torch import Tensor
 
 from experiments.scaling.gpu_meter import Meter
-from experiments.scaling.gpu_rates import DTYPES
-from grpo_lightning.functional.logprobs import head_logprobs, logprobs_from_logits
+from grpo_lightning.functional.logprobs import head_logprobs
 
+FORMS = {
+    "float32": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "mixed": (torch.bfloat16, torch.float32),
+}
+"""Dtypes of states and weight; mixed is what bf16-mixed makes of a float32 model."""
 Head = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies from all logits at once, with autograd's own backward."""
-    logits = (hidden @ weight.T).float()
-    log_p = logits.log_softmax(dim=-1)
-    return logprobs_from_logits(logits, targets), -(log_p.exp() * log_p).sum(dim=-1)
+    """From all logits at once, with autograd's own backward; entropies without a gradient."""
+    log_p = (hidden @ weight.to(hidden.dtype).T).float().log_softmax(dim=-1)
+    with torch.no_grad():
+        entropy = -(log_p.exp() * log_p).sum(dim=-1)
+    return log_p.gather(1, targets[:, None]).squeeze(1), entropy
 
 
 def head_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -30,27 +36,23 @@ def head_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, shape in sizes["head"].items():
-        for dtype_name, dtype in DTYPES.items():
-            found[f"{name}, {dtype_name}"] = _compared(meter, shape, dtype)
+        for form, dtypes in FORMS.items():
+            found[f"{name}, {form}"] = _compared(meter, shape, dtypes)
             meter.free()
     return found
 
 
-def _compared(meter: Meter, shape: dict[str, int], dtype: torch.dtype) -> dict[str, Any]:
+def _compared(meter: Meter, shape: dict[str, int], dtypes: tuple[torch.dtype, torch.dtype]) -> dict[str, Any]:
     torch.manual_seed(0)
-    device = meter.device
-    hidden = torch.randn(shape["tokens"], shape["hidden"], device=device).to(dtype).requires_grad_()
-    weight = (0.02 * torch.randn(shape["vocabulary"], shape["hidden"], device=device)).to(dtype).requires_grad_()
+    device, (of_states, of_weight) = meter.device, dtypes
+    hidden = torch.randn(shape["tokens"], shape["hidden"], device=device).to(of_states).requires_grad_()
+    weight = (0.02 * torch.randn(shape["vocabulary"], shape["hidden"], device=device)).to(of_weight).requires_grad_()
     targets = torch.randint(shape["vocabulary"], (shape["tokens"],), device=device)
     slopes = torch.randn(shape["tokens"], device=device)
-    gradients = (hidden.numel() + weight.numel()) * dtype.itemsize
     forms: dict[str, Head] = {"fused": head_logprobs, "plain": plain}
     found: dict[str, Any] = {}
     for name, form in forms.items():
-        try:
-            found[name] = _one(meter, form, (hidden, weight, targets), slopes, gradients)
-        except torch.OutOfMemoryError as error:
-            found[name] = {"error": str(error).split(". ")[0]}
+        found[name] = meter.if_it_fits(lambda form=form: _one(meter, form, (hidden, weight, targets), slopes))
         hidden.grad = weight.grad = None
         meter.free()
     found["largest difference of log-probabilities"] = _gap(hidden, weight, targets)
@@ -59,10 +61,9 @@ def _compared(meter: Meter, shape: dict[str, int], dtype: torch.dtype) -> dict[s
     return found
 
 
-def _one(
-    meter: Meter, form: Head, inputs: tuple[Tensor, Tensor, Tensor], slopes: Tensor, gradients: int
-) -> dict[str, Any]:
+def _one(meter: Meter, form: Head, inputs: tuple[Tensor, Tensor, Tensor], slopes: Tensor) -> dict[str, Any]:
     hidden, weight, _ = inputs
+    gradients = hidden.nbytes + weight.nbytes
 
     def run() -> None:
         hidden.grad = weight.grad = None

@@ -48,7 +48,7 @@ class Meter:
         return statistics.median(taken)
 
     def peak(self, call: Callable[[], Any]) -> dict[str, int | None]:
-        """Bytes above what was there before: at the peak of ``call``, and what it left behind while its result lives."""
+        """Bytes above what was there before: at the peak of ``call``, and what it leaves while its result lives."""
         if not self.on_gpu:
             call()
             return {"peak": None, "left": None}
@@ -60,3 +60,10 @@ class Meter:
         peak, left = torch.cuda.max_memory_allocated() - before, torch.cuda.memory_allocated() - before
         del kept
         return {"peak": peak, "left": left}
+
+    def if_it_fits(self, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What ``call`` returns; where the card's memory is too small for it, the error."""
+        try:
+            return call()
+        except torch.OutOfMemoryError as error:
+            return {"error": str(error).split(". ")[0]}

@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its usual name
+import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from experiments.scaling.gpu_meter import Meter
@@ -41,9 +41,7 @@ def attention_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
     """Causal attention forward and backward in bfloat16 by every kind that torch has, or why it does not run."""
     shape = sizes["attention"]
     size = (shape["rows"], shape["heads"], shape["tokens"], shape["width"])
-    query, key, value = (
-        torch.randn(size, device=meter.device).bfloat16().requires_grad_() for _ in range(3)
-    )
+    query, key, value = (torch.randn(size, device=meter.device).bfloat16().requires_grad_() for _ in range(3))
     found: dict[str, Any] = {"flash_attn installed": importlib.util.find_spec("flash_attn") is not None}
     for name in BACKENDS:
 

@@ -64,23 +64,35 @@ def packing_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
         "padded tokens": batch.input_ids.numel(),
         "model flops": flops,
     }
-    scores = {}
+    scores: dict[bool, torch.Tensor] = {}
     for name, packing in (("padded", False), ("packed", True)):
-        policy = made_policy(model, meter, packing=packing)
-
-        def run(policy: Policy = policy) -> None:
-            policy.zero_grad(set_to_none=True)
-            autocast_loss(policy, batch, meter).backward()
-
-        seconds = meter.seconds(run, repeats=3)
-        policy.zero_grad(set_to_none=True)
-        found[name] = {"seconds": seconds, "flops": flops / seconds, **meter.peak(run)}
-        with torch.no_grad():
-            scores[name] = policy(batch).logprobs
-        del policy, run
+        found[name] = meter.if_it_fits(lambda packing=packing: _layout(model, batch, meter, flops, packing, scores))
         meter.free()
-    found["largest difference of log-probabilities"] = float((scores["padded"] - scores["packed"]).abs().max())
+    if len(scores) == 2:
+        found["largest difference of log-probabilities"] = float((scores[False] - scores[True]).abs().max())
     return found
+
+
+def _layout(
+    model: Architecture,
+    batch: SequenceBatch,
+    meter: Meter,
+    flops: float,
+    packing: bool,
+    scores: dict[bool, torch.Tensor],
+) -> dict[str, Any]:
+    policy = made_policy(model, meter, packing=packing)
+
+    def run() -> None:
+        policy.zero_grad(set_to_none=True)
+        autocast_loss(policy, batch, meter).backward()
+
+    seconds = meter.seconds(run, repeats=3)
+    policy.zero_grad(set_to_none=True)
+    used = meter.peak(run)
+    with torch.no_grad():
+        scores[packing] = policy(batch).logprobs
+    return {"seconds": seconds, "flops": flops / seconds, **used}
 
 
 def autocast_loss(policy: torch.nn.Module, batch: SequenceBatch, meter: Meter) -> torch.Tensor:

@@ -26,7 +26,6 @@ class Card:
     per_host: int = 8
 
 
-_NO_FIGURE = "the share of the peak is assumed to be the A100's"
 CARDS = {
     "A100": Card(
         name="A100",
@@ -36,8 +35,8 @@ CARDS = {
         link=300e9,
         network=8 * 25e9,
         matmul=0.50,
-        source="NVIDIA A100 80GB SXM data sheet (312 TFLOP/s, 2,039 GB/s, NVLink 600 GB/s both ways); DGX A100: 8 x 200 "
-        "Gb/s. Share: torchtitan reports 52 to 58% in its FSDP2 runs on 64 A100",
+        source="NVIDIA A100 80GB SXM data sheet (312 TFLOP/s, 2,039 GB/s, NVLink 600 GB/s both ways); DGX A100: "
+        "8 x 200 Gb/s. Share: torchtitan reports 52 to 58% in its FSDP2 runs on 64 A100",
     ),
     "H100": Card(
         name="H100",
@@ -69,8 +68,8 @@ CARDS = {
         link=32e9,
         network=12.5e9,
         matmul=0.50,
-        source="NVIDIA Ada architecture white paper (165 TFLOP/s with float32 sums, 1,008 GB/s, 24 GB, PCIe 4.0 x16, no "
-        f"NVLink); 100 Gb/s of Ethernet a host is assumed, and {_NO_FIGURE}",
+        source="NVIDIA Ada architecture white paper (165 TFLOP/s with float32 sums, 1,008 GB/s, 24 GB, PCIe 4.0 x16, "
+        "no NVLink). Assumed: 100 Gb/s of Ethernet a host, and the A100's share",
     ),
 }
 

@@ -43,8 +43,8 @@ def copies(model: Architecture, plan: Plan) -> float:
     """Weights in the compute dtype, and gradients on their way to where they stay.
 
     Single and DDP: autocast keeps a copy of every weight till the forward's end; the head's gradient of one micro-batch
-    is a float32 tensor of its own; DDP's buckets are as large as the gradients. FSDP2: two layers and the root gathered;
-    two layers' gradients in the compute dtype and in float32; the head's in float32, the root's in both.
+    is a float32 tensor of its own; DDP's buckets are as large as the gradients. FSDP2: two layers and the root
+    gathered; two layers' gradients in the compute dtype and in float32; the head's in float32, the root's in both.
     """
     low, frozen, layer = plan.number_bytes, plan.lora is not None, model.block_parameters / model.layers
     if plan.strategy in ("fsdp2", "hsdp"):
@@ -65,20 +65,25 @@ def activations(model: Architecture, workload: Workload, plan: Plan) -> float:
     return tokens * (layers + 2 * (4 + low) * width)
 
 
+def engine_bytes(
+    model: Architecture, workload: Workload, plan: Plan, *, card: Card, assumed: Assumptions
+) -> float | None:
+    """What a GPU has for the engine's weights and cache; None if the trainer does not fit beside, or in turn."""
+    usable = card.memory * (1 - assumed.reserve)
+    training = sum(training_bytes(model, workload, plan, card=card, assumed=assumed).values())
+    if training > usable:
+        return None
+    if plan.engine == "server":
+        return usable - assumed.context_bytes
+    resident = sum(resident_bytes(model, workload, plan, card=card).values()) + assumed.context_bytes
+    return usable - (resident if plan.sleep else training)
+
+
 def cache_budget(
     model: Architecture, workload: Workload, plan: Plan, *, card: Card, assumed: Assumptions
 ) -> float | None:
     """Bytes that one engine has for keys and values on all its GPUs; None if the plan does not fit in memory."""
-    usable = card.memory * (1 - assumed.reserve)
-    training = sum(training_bytes(model, workload, plan, card=card, assumed=assumed).values())
-    engine = plan.number_bytes * model.parameters / plan.engine_gpus
-    if plan.engine == "server":
-        left = usable - engine - assumed.context_bytes
-    elif plan.sleep:
-        resident = sum(resident_bytes(model, workload, plan, card=card).values())
-        left = usable - engine - resident - assumed.context_bytes
-    else:
-        left = usable - engine - training
-    budget = left * plan.engine_gpus
+    given = engine_bytes(model, workload, plan, card=card, assumed=assumed)
+    budget = 0.0 if given is None else given * plan.engine_gpus - plan.number_bytes * model.parameters
     needed = LEAST_SEQUENCES * (workload.prompt + workload.limit) * model.cache_bytes(plan.number_bytes)
-    return budget if training <= usable and budget >= needed else None
+    return budget if budget >= needed else None

@@ -122,10 +122,18 @@ def work(workload: Workload, plan: Plan) -> Work:
         tokens = plan.windows * sum(number * longest for number, longest in sizes)
         pairs = plan.windows * sum(number * longest**2 / 2 for number, longest in sizes)
         return Work(tokens, rows * mean, pairs, plan.windows * len(groups))
-    prompts = rows / workload.group if plan.layout == "shared" else rows
+    prompts = rows / workload.group * _copies_of_a_prompt(workload, plan)
     tokens = prompts * prompt + rows * mean
     micro_batches = plan.windows * math.ceil(tokens / plan.windows / plan.micro_batch_tokens)
     return Work(tokens, rows * mean, prompts * prompt**2 / 2 + rows * own, micro_batches)
+
+
+def _copies_of_a_prompt(workload: Workload, plan: Plan) -> float:
+    """How often a group's prompt is computed: once for every micro-batch that the group is spread over."""
+    if plan.layout == "packed":
+        return workload.group
+    spread = (workload.prompt + workload.group * workload.mean) / plan.micro_batch_tokens
+    return min(workload.group, max(1.0, spread))
 
 
 def trained_parameters(model: Architecture, plan: Plan) -> int:
