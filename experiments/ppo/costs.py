@@ -214,7 +214,7 @@ def kept_floats(model: PreTrainedConfig, shape: Shape) -> int:
     give (2 A), keys and values (2 K); gate, activated gate, up and their product (4 I); one scale a norm and one
     normalizer a head. With padding, keys and values are kept for every attention head (2 A), and a row of the mask (S).
     Once for all layers: the last norm's, sine and cosine, and the states that the heads read. Vocabulary-sized tensors
-    are not among them, since ``head_logprobs`` makes them again, at most 64 MiB at a time; nor are indices and masks of
+    are not among them, since ``head_logprobs`` makes them again, a few at a time; nor are indices and masks of
     the completions, less than half a percent at the tiny model's width.
     """
     width, heads, length = model.hidden_size, model.num_attention_heads, shape.prompt + shape.completion
