@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformers import Qwen2Config
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -77,6 +79,23 @@ class Architecture:
         give (2 H); keys and values (2 K). Of the MLP's width I: gate, activated gate, up and their product (4 I).
         """
         return 4 * 2 * self.hidden + number_bytes * (6 * self.hidden + 2 * self.kv_width + 4 * self.mlp)
+
+
+def config_of(model: Architecture, *, positions: int = 4096) -> Qwen2Config:
+    """Of a Qwen2 model of these sizes, for transformers."""
+    return Qwen2Config(
+        vocab_size=model.vocabulary,
+        hidden_size=model.hidden,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.kv_heads,
+        intermediate_size=model.mlp,
+        max_position_embeddings=positions,
+        tie_word_embeddings=model.tied,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
 
 
 QWEN2_5_0_5B = Architecture("Qwen2.5-0.5B", 24, 896, 14, 2, 4864, 151_936, True)

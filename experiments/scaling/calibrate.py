@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from experiments.machine import machine, versions
 from experiments.ppo.costs import saved_for_backward, storages
-from experiments.scaling.architectures import Architecture
+from experiments.scaling.architectures import Architecture, config_of
 from experiments.scaling.generation import decode_seconds
 from experiments.scaling.hardware import Assumptions, Card
 from experiments.scaling.model import compute_seconds, optimizer_seconds
@@ -45,23 +45,6 @@ SIZES = (
 ROWS, PROMPT, COMPLETION = 16, 32, 32
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REPEATS = 3
-
-
-def config_of(model: Architecture, *, positions: int = 4096) -> Qwen2Config:
-    """For transformers."""
-    return Qwen2Config(
-        vocab_size=model.vocabulary,
-        hidden_size=model.hidden,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        num_key_value_heads=model.kv_heads,
-        intermediate_size=model.mlp,
-        max_position_embeddings=positions,
-        tie_word_embeddings=model.tied,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
 
 
 def seconds_of(call: Callable[[], Any], *, repeats: int = REPEATS) -> float:

@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[Meter, dict[str, Any]], dict[str, Any]]] = {
 FULL: dict[str, Any] = {
     "square": 8192,
     "copied": 2**30,
-    "thin": {"rows": (1, 16, 64, 256), "hidden": 8192, "width": 28_672},
+    "thin": {"rows": [1, 16, 64, 256], "hidden": 8192, "width": 28_672},
     "attention": {"rows": 8, "heads": 16, "tokens": 2048, "width": 128},
     "head": {
         "H 1024, V 151,936": {"tokens": 4096, "hidden": 1024, "vocabulary": 151_936},
@@ -47,7 +47,7 @@ FULL: dict[str, Any] = {
 TINY: dict[str, Any] = {
     "square": 64,
     "copied": 2**12,
-    "thin": {"rows": (1, 4), "hidden": 32, "width": 64},
+    "thin": {"rows": [1, 4], "hidden": 32, "width": 64},
     "attention": {"rows": 2, "heads": 2, "tokens": 16, "width": 16},
     "head": {"tiny": {"tokens": 24, "hidden": 16, "vocabulary": 64}},
     "model": "tiny",

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import Qwen2ForCausalLM
 
-from experiments.scaling.architectures import MODELS, Architecture
-from experiments.scaling.calibrate import config_of
+from experiments.scaling.architectures import MODELS, Architecture, config_of
 from experiments.scaling.gpu_meter import Meter
 from experiments.scaling.setting import Plan, Workload, backward_flops, forward_flops, work
 from grpo_lightning.models.optimizers import ParameterGroup, make_optimizer
@@ -52,6 +51,7 @@ def made_batch(meter: Meter, *, sizes: dict[str, Any], vocabulary: int) -> Seque
 def packing_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
     """Forward and backward of one micro-batch under bf16 autocast, one layout after the other.
 
+    Packing shares a prompt among neighbours: in ``packed`` rows of different groups take turns.
     ``model flops`` are those that the sequences need when a prompt is computed for each, without padding: the same for
     all layouts, so that their rates can be compared.
     """
@@ -64,24 +64,25 @@ def packing_part(meter: Meter, sizes: dict[str, Any]) -> dict[str, Any]:
         "padded tokens": batch.input_ids.numel(),
         "model flops": flops,
     }
-    scores: dict[bool, torch.Tensor] = {}
-    for name, packing in (("padded", False), ("packed", True)):
-        found[name] = meter.if_it_fits(lambda packing=packing: _layout(model, batch, meter, flops, packing, scores))
+    scores: dict[str, torch.Tensor] = {}
+    apart = torch.arange(len(batch), device=meter.device).view(-1, sizes["batch"]["group"]).T.flatten()
+    layouts = {"padded": (batch, False), "packed": (batch.rows(apart), True), "shared": (batch, True)}
+    for name, (rows, packing) in layouts.items():
+
+        def one(name: str = name, rows: SequenceBatch = rows, packing: bool = packing) -> dict[str, Any]:
+            policy = made_policy(model, meter, packing=packing)
+            used, scores[name] = _forward_backward(policy, rows, meter)
+            return used | {"flops": flops / used["seconds"]}
+
+        found[name] = meter.if_it_fits(one)
         meter.free()
-    if len(scores) == 2:
-        found["largest difference of log-probabilities"] = float((scores[False] - scores[True]).abs().max())
+    if {"padded", "shared"} <= set(scores):
+        found["largest difference of log-probabilities"] = float((scores["padded"] - scores["shared"]).abs().max())
     return found
 
 
-def _layout(
-    model: Architecture,
-    batch: SequenceBatch,
-    meter: Meter,
-    flops: float,
-    packing: bool,
-    scores: dict[bool, torch.Tensor],
-) -> dict[str, Any]:
-    policy = made_policy(model, meter, packing=packing)
+def _forward_backward(policy: Policy, batch: SequenceBatch, meter: Meter) -> tuple[dict[str, Any], torch.Tensor]:
+    """Seconds and bytes, and the log-probabilities in float32."""
 
     def run() -> None:
         policy.zero_grad(set_to_none=True)
@@ -89,10 +90,9 @@ def _layout(
 
     seconds = meter.seconds(run, repeats=3)
     policy.zero_grad(set_to_none=True)
-    used = meter.peak(run)
+    used = {"seconds": seconds, **meter.peak(run)}
     with torch.no_grad():
-        scores[packing] = policy(batch).logprobs
-    return {"seconds": seconds, "flops": flops / seconds, **used}
+        return used, policy(batch).logprobs
 
 
 def autocast_loss(policy: torch.nn.Module, batch: SequenceBatch, meter: Meter) -> torch.Tensor:

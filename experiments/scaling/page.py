@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from experiments.scaling.setting import Plan, Workload
 
 SHOWN = ("Qwen2.5-0.5B", "Qwen2.5-1.5B", "Qwen2.5-3B", "Qwen2.5-7B", "Qwen2.5-14B", "Qwen2.5-32B", "Llama-3-70B")
 PHASES = ("generate", "sync", "reward", "score", "forward", "backward", "communication", "optimizer", "glue")
+WORTH = 1.03
+"""Gains below 3% are not shown: the model is not that exact."""
 Record = dict[str, Any]
 
 
@@ -36,26 +39,17 @@ def page(record: Record) -> str:
 
 def picks(record: Record, card: str, workload: str) -> str:
     """One line for each model and number of GPUs."""
-    heading = [
-        "model",
-        "GPUs",
-        "strategy",
-        "checkpointing",
-        "micro_batch_tokens",
-        "engine",
-        "s a rollout",
-        "generating",
-    ]
-    rows = [[*heading, "GB a GPU", "fastest that is not built"]]
+    heading = ["model", "GPUs", "strategy", "checkpointing", "micro_batch_tokens", "engine", "at once", "s a rollout"]
+    rows = [[*heading, "generating", "GB a GPU", "fastest that is not built"]]
     for entry in record["grid"]:
         if (entry["card"], entry["workload"]) != (card, workload) or entry["model"] not in SHOWN:
             continue
         where = [entry["model"], str(entry["gpus"])]
         pick = entry["pick"]
         if pick is None:
-            rows.append([*where, "does not fit", "", "", "", "", "", "", other(entry)])
+            rows.append([*where, "does not fit", *[""] * 7, other(entry)])
             continue
-        plan = pick["plan"]
+        plan = plan_of(entry["gpus"], pick)
         rows.append(
             [
                 *where,
@@ -63,6 +57,7 @@ def picks(record: Record, card: str, workload: str) -> str:
                 "yes" if plan["checkpointing"] else "no",
                 f"{plan['micro_batch_tokens']:,}",
                 f"sleep_level {2 if plan['sleep'] else 0}, memory_share {pick['memory_share']:.2f}",
+                str(pick["sequences"]),
                 f"{pick['seconds']:.0f}",
                 f"{pick['phases']['generate'] / pick['seconds']:.0%}",
                 f"{sum(pick['memory_gb'].values()):.0f}",
@@ -73,15 +68,22 @@ def picks(record: Record, card: str, workload: str) -> str:
 
 
 def other(entry: Record) -> str:
-    """The best plan that is not built, and how much faster it is."""
+    """The best plan that is not built, and how much faster it is; a dash if it is not."""
     made, pick = entry["not built"], entry["pick"]
     if made is None:
-        return "none fits"
-    plan = made["plan"]
+        return "none fits" if pick is None else "–"
+    if pick is not None and pick["seconds"] < WORTH * made["seconds"]:
+        return "–"
+    plan = plan_of(entry["gpus"], made)
     kind = f"server on {plan['serving']}" if plan["serving"] else "colocated"
     engine = f", {plan['engine_gpus']} GPUs an engine" if plan["engine_gpus"] > 1 else ""
     gain = "" if pick is None else f", x{pick['seconds'] / made['seconds']:.2f}"
     return f"{kind}{engine}, {plan['strategy']}: {made['seconds']:.0f} s{gain}"
+
+
+def plan_of(gpus: int, chosen: Record) -> Record:
+    """All of a plan, of which the record has what differs from the defaults."""
+    return dataclasses.asdict(Plan(**{"gpus": gpus, **chosen["plan"]}))
 
 
 def corners(record: Record) -> str:
@@ -101,7 +103,7 @@ def corners(record: Record) -> str:
 def _short(pick: Record | None) -> str:
     if pick is None:
         return "–"
-    plan = pick["plan"]
+    plan = plan_of(8, pick)
     marks = "+".join(["ckpt"] * plan["checkpointing"] + ["LoRA"] * bool(plan["lora"]))
     return f"{plan['strategy']}{f' ({marks})' if marks else ''}, {pick['seconds']:.0f} s"
 
@@ -158,7 +160,7 @@ def draw(record: Record, folder: Path) -> None:
 def _picked(record: Record, model: str, workload: str = "reasoning") -> list[Record]:
     place = ("H100", workload, model)
     entries = [e for e in record["grid"] if (e["card"], e["workload"], e["model"]) == place]
-    return [{"gpus": e["gpus"], **e["pick"]} for e in entries if e["pick"] and not e["pick"]["plan"]["lora"]]
+    return [{"gpus": e["gpus"], **e["pick"]} for e in entries if e["pick"] and "lora" not in e["pick"]["plan"]]
 
 
 def _phases(axis: Any, record: Record) -> None:
@@ -168,7 +170,7 @@ def _phases(axis: Any, record: Record) -> None:
     below, places = np.zeros(len(runs)), np.arange(len(runs))
     colors = [*OKABE_ITO, "#999999", "#F0E442"]
     for phase, color in zip(PHASES, colors, strict=True):
-        values = np.array([run["phases"][phase] * run["gpus"] / completions for run in runs])
+        values = np.array([run["phases"].get(phase, 0.0) * run["gpus"] / completions for run in runs])
         if (
             values.max()
             > 0.003 * sum(sum(run["phases"].values()) for run in runs[-1:]) * runs[-1]["gpus"] / completions

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.scaling.architectures import Architecture
-from grpo_lightning.rollout.windows import balance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +116,25 @@ def work(workload: Workload, plan: Plan) -> Work:
     if plan.layout == "padded":
         count = max(1, round(rows / plan.windows))
         lengths = [prompt + length for length in workload.lengths(count)]
-        groups = balance(lengths, plan.micro_batch_tokens)
-        sizes = [(len(group), lengths[group[0]]) for group in groups]
+        sizes = _padded(sorted(lengths, reverse=True), plan.micro_batch_tokens)
         tokens = plan.windows * sum(number * longest for number, longest in sizes)
         pairs = plan.windows * sum(number * longest**2 / 2 for number, longest in sizes)
-        return Work(tokens, rows * mean, pairs, plan.windows * len(groups))
+        return Work(tokens, rows * mean, pairs, plan.windows * len(sizes))
     prompts = rows / workload.group * _copies_of_a_prompt(workload, plan)
     tokens = prompts * prompt + rows * mean
     micro_batches = plan.windows * math.ceil(tokens / plan.windows / plan.micro_batch_tokens)
     return Work(tokens, rows * mean, prompts * prompt**2 / 2 + rows * own, micro_batches)
+
+
+def _padded(lengths: Sequence[int], bound: int) -> list[tuple[int, int]]:
+    """Rows and longest row of each micro-batch: rows of like length together, as the product cuts them."""
+    sizes: list[tuple[int, int]] = []
+    for length in lengths:
+        if sizes and (sizes[-1][0] + 1) * sizes[-1][1] <= bound:
+            sizes[-1] = (sizes[-1][0] + 1, sizes[-1][1])
+        else:
+            sizes.append((1, length))
+    return sizes
 
 
 def _copies_of_a_prompt(workload: Workload, plan: Plan) -> float:
