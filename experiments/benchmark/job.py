@@ -44,6 +44,8 @@ class Job:
     """vLLM's cache on CPUs."""
     options: dict[str, object] = field(default_factory=dict)
     """Further arguments of our module."""
+    commit: str | None = None
+    """Of this checkout: a run of another one is another run."""
 
     @property
     def sequences(self) -> int:

@@ -4,9 +4,9 @@ python -m experiments.benchmark.model_w2 FOLDER
 
 A model of random weights gives every one of 32,768 tokens about the same probability, so its completions would all run
 to the limit. Here the end-of-text token has a probability of 1/80 at any place, which makes lengths nearly geometric:
-mean 77 under a limit of 256, with a long tail. Since embedding and head are one matrix, this takes no other weights: all
-embeddings have the same entry in one dimension, which the residual stream carries to the head, and the end-of-text row
-is given a larger one there, found by bisection. A single real update would undo it: keep the learning rate at 0.
+mean 77 under a limit of 256, with a long tail. Embedding and head are one matrix, so that no weights are added for it:
+all embeddings have the same entry in one dimension, which the residual stream carries to the head, and the end-of-text
+row is given a larger one there, found by bisection. A single real update would undo it: keep the learning rate at 0.
 """
 
 from __future__ import annotations

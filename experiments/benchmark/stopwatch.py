@@ -64,7 +64,7 @@ class Stopwatch:
     def count_tokens(self, decoder: nn.Module) -> None:
         """Count the tokens that go through ``decoder`` with gradient, and how many of them are padding."""
 
-        def look(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        def look(_: nn.Module, __: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if not torch.is_grad_enabled():
                 return
             ids, mask = keywords["input_ids"], keywords.get("attention_mask")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ class Workload:
     """Of the runs that are repeated."""
     rows: int
     """Sequences in a micro-batch, on both sides."""
+    kv_cache_gib: float
+    """Of vLLM on CPUs: what all completions of a step need, with room."""
     trl_rows: tuple[int, ...]
     """Micro-batches that TRL is tried with, to find its best."""
     steps: int
@@ -38,6 +40,8 @@ class Workload:
     """So many prompts, as they are put to the model."""
     extra: tuple[dict[str, object], ...]
     """Changes of a job that are run once."""
+    engine: str = "vllm"
+    """Our default where it can be installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,7 @@ WORKLOADS = {
         max_completion_length=64,
         precision="32-true",
         rows=256,
+        kv_cache_gib=0.1,
         trl_rows=(256, 128, 64, 32, 16),
         steps=3,
         model=lambda _: str(quickstart_base(0)),
@@ -103,6 +108,7 @@ WORKLOADS = {
         max_completion_length=256,
         precision="bf16-mixed",
         rows=64,
+        kv_cache_gib=0.25,
         trl_rows=(64, 32, 16, 8, 4),
         steps=1,
         model=w2_model,
@@ -116,6 +122,7 @@ WORKLOADS = {
         max_completion_length=96,
         precision="bf16-mixed",
         rows=8,
+        kv_cache_gib=0.1,
         trl_rows=(8, 4, 2),
         steps=2,
         model=lambda sources: sources.gemma,
@@ -136,13 +143,8 @@ def prepare(name: str, sources: Sources) -> str:
     if not stamp.exists() or stamp.read_text("utf-8") != made_of:
         print(f"{name}: recording completions of {len(questions)} prompts", flush=True)
         (folder / "prompts.jsonl").write_text(wanted, encoding="utf-8")
-        record(
-            model,
-            folder,
-            questions,
-            group_size=workload.group_size,
-            max_completion_length=workload.max_completion_length,
-        )
+        limit = workload.max_completion_length
+        record(model, folder, questions, group_size=workload.group_size, max_completion_length=limit)
         stamp.write_text(made_of, encoding="utf-8")
     return model
 
@@ -182,8 +184,3 @@ def encode(tokenizer: object, question: str) -> list[int]:
 
     template = PromptTemplate(chat=False, layout="{question}", answer_format="none")
     return template.prompt({"question": question, "answer": "0"}, tokenizer=tokenizer).token_ids
-
-
-def lengths(prompts: Iterable[tuple[int, ...]]) -> int:
-    """Of the longest prompt."""
-    return max(map(len, prompts))

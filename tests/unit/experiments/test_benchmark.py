@@ -1,0 +1,169 @@
+"""The benchmark's arithmetic: operations, phases, equal tokens, ratios, growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.benchmark import report, stopwatch
+from experiments.benchmark.flops import Group, Shape, forward_flops, step_flops
+from experiments.benchmark.growth import slope
+from experiments.benchmark.job import Job, Recording
+from experiments.benchmark.model_w2 import CHARACTERS, EOS, character_tokenizer, end_probability, random_model, tune_end
+from experiments.benchmark.reward import checksum, token_reward
+from experiments.benchmark.run import best_rows
+from experiments.benchmark.stopwatch import Stopwatch, step_figures
+from grpo_lightning.types import Completion
+
+SHAPE = Shape(layers=2, hidden=8, heads=4, key_heads=2, head_size=3, mlp=10, vocabulary=100)
+
+
+def test_operations_by_hand() -> None:
+    # A layer: queries and output 8 x 12 each, keys and values 8 x 6 each, three of 8 x 10.
+    assert SHAPE.weights == 2 * (2 * 96 + 2 * 48 + 3 * 80) == 1056
+    # A prompt of 2 tokens looks at 1 + 2 of them; its completions of 1 and 2 tokens at 3, and 3 + 4.
+    pairs = 3 + 3 + 7
+    expected = 2 * 1056 * 5 + 4 * 2 * 12 * pairs + 2 * 8 * 100 * 3
+    assert forward_flops(SHAPE, [Group(2, (1, 2))]) == expected
+    assert forward_flops(SHAPE, [Group(2, (1, 2))] * 3) == 3 * expected
+    assert step_flops(SHAPE, [Group(2, (1, 2))], reference=False) == {"train": 3 * expected, "generate": expected}
+    assert step_flops(SHAPE, [Group(2, (1, 2))], reference=True)["train"] == 4 * expected
+
+
+def test_the_shape_of_a_model_is_read_from_its_weights() -> None:
+    model = random_model(hidden=192, mlp=64, layers=3, vocabulary=200)
+    matrices = {n: p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n}
+    assert Shape.of(model.config).weights == sum(matrices.values())
+
+
+def test_glue_is_what_no_phase_explains() -> None:
+    figures = step_figures({"generate": 2.0, "backward": 3.0, "trained_tokens": 7.0}, seconds=6.5)
+    assert figures["glue"] == 1.5
+    assert figures["step"] == 6.5
+    assert (figures["forward"], figures["backward"], figures["trained_tokens"]) == (0.0, 3.0, 7.0)
+
+
+def test_time_goes_to_the_step_it_was_spent_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 10.0, 11.0, 13.0, 20.0, 20.0, 24.0, 26.0])
+    monkeypatch.setattr(stopwatch, "now", lambda: next(times))
+    watch = Stopwatch()
+    watch.count("tokens", 5)
+    watch.restart()  # at 0
+    watch.timed("forward", lambda: None)()  # 10 to 11
+    with pytest.raises(ZeroDivisionError), watch.phase("forward"):  # 13 to 20
+        _ = 1 / 0
+    watch.end_step()  # at 20
+    with watch.phase("score"):  # 24 to 26
+        pass
+    monkeypatch.setattr(stopwatch, "now", lambda: 30.0)
+    watch.end_step()
+    assert [(step["step"], step["forward"], step["score"], step["glue"]) for step in watch.steps] == [
+        (20.0, 8.0, 0.0, 12.0),
+        (10.0, 0.0, 2.0, 8.0),
+    ]
+    assert "tokens" not in watch.steps[0]
+
+
+def test_padding_is_counted_where_a_gradient_flows() -> None:
+    class Decoder(nn.Module):
+        def forward(self, input_ids: Any, attention_mask: Any = None) -> None:
+            return None
+
+    watch, decoder = Stopwatch(), Decoder()
+    watch.count_tokens(decoder)
+    ids = torch.zeros(2, 5)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    decoder(input_ids=ids, attention_mask=mask)
+    decoder(input_ids=ids, attention_mask=torch.zeros(1, 1, 2, 9))  # places in a packed row
+    with torch.no_grad():
+        decoder(input_ids=ids, attention_mask=mask)
+    watch.end_step()
+    assert (watch.steps[0]["computed_tokens"], watch.steps[0]["padding_tokens"]) == (20, 2)
+
+
+def made(trainer: str, *, rows: int = 8, purpose: str = "main", **step: float) -> dict[str, Any]:
+    job = {"trainer": trainer, "engine": "transformers", "rows": rows, "checkpointing": False, "beta": 0.0}
+    steps = [{**step_figures({"generate": 4.0, "forward": 1.0, **step}, seconds=10.0)}]
+    memory = {"above_load": 300.0, "peak": 900.0}
+    return {"purpose": purpose, "job": job | {"precision": "32-true"}, "memory": memory, "steps": steps}
+
+
+WORKLOAD = {"flops": {"train": 30.0, "generate": 10.0}, "matmul": {"32-true": 100.0}}
+
+
+def test_generation_counts_for_as_many_tokens_as_are_trained_on() -> None:
+    run = made("trl", generated_tokens=80.0, trained_tokens=60.0, computed_tokens=200.0, padding_tokens=50.0, score=2.0)
+    figures = report.figures(run, WORKLOAD)
+    assert figures["generate"] == pytest.approx(3.0)
+    assert figures["step"] == pytest.approx(9.0)
+    assert figures["training"] == pytest.approx(3.0)
+    assert figures["glue"] == pytest.approx(3.0)
+    assert sum(figures[part] for part in report.PARTS) == pytest.approx(9.0)
+    assert figures["tokens_per_second"] == pytest.approx(60 / 9)
+    assert figures["padding"] == 0.25
+    assert figures["training_utilisation"] == pytest.approx(30 / 300)
+    assert figures["utilisation"] == pytest.approx(40 / 900)
+
+
+def test_a_ratio_is_of_medians() -> None:
+    slow, fast = ([{"step": value} for value in values] for values in ((9.0, 40.0, 10.0), (2.5, 2.0, 0.1)))
+    assert report.ratio(slow, fast, "step") == 5.0
+    assert report.spread([3.0, 1.0, 2.0], ".1f") == "2.0 (1.0 to 3.0)"
+
+
+def test_the_best_micro_batch_is_the_fastest() -> None:
+    runs = [made("trl", rows=rows, purpose="tune") for rows in (64, 16, 4)]
+    runs[1]["steps"][0]["step"] = 8.0
+    runs.append(made("trl", rows=64, purpose="tune"))
+    runs[-1]["steps"][0]["step"], runs[-1]["job"]["checkpointing"] = 1.0, True
+    assert best_rows(runs) == 16
+
+
+def test_rewards_differ_in_a_group_of_equal_answers_and_follow_the_tokens() -> None:
+    same, other = [5, 6, 1], [6, 5, 1]
+    assert checksum(same) != checksum(other)
+    rewards = token_reward(completion_ids=[same, same, other, same])
+    assert rewards[1] == rewards[0] + 1 == rewards[3]
+    assert int(rewards[2]) == 0
+    assert rewards[2] != rewards[0]
+
+
+def test_both_trainers_are_given_the_same_completions(tmp_path: Path) -> None:
+    groups = [[Completion(token_ids=[p, g], logprobs=[-1.0, -2.0], finished=True) for g in range(2)] for p in range(2)]
+    Recording.write(tmp_path, [[7, 8], [9]], groups)
+    recording = Recording(tmp_path)
+    assert [c.token_ids for c in recording.group([9])] == [[1, 0], [1, 1]]
+    assert recording.group([9]) == groups[1]
+    assert [recording.next(prompt) for prompt in ([7, 8], [7, 8], [9], [9])] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+
+
+def test_a_job_comes_back_from_its_file(tmp_path: Path) -> None:
+    job = Job(
+        trainer="ours", engine="vllm", model="m", data="d", prompts_per_step=2, group_size=4, max_prompt_length=10,
+        max_completion_length=20, rows=4, precision="32-true", options={"packing": True},
+    )  # fmt: skip
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+    assert (job.sequences, job.micro_batch_tokens) == (8, 120)
+
+
+def test_the_slope_is_the_exponent() -> None:
+    assert slope([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1.0)
+    assert slope([1, 2, 4], [5, 20, 80]) == pytest.approx(2.0)
+    assert slope([10, 100], [7, 7]) == pytest.approx(0.0)
+
+
+def test_the_end_of_a_text_is_as_likely_as_asked() -> None:
+    model = random_model(hidden=64, mlp=64, layers=2, vocabulary=512)
+    reached = tune_end(model)
+    assert reached == pytest.approx(1 / 80, rel=0.05)
+    assert end_probability(model, torch.randint(2, 90, (4, 100))) == pytest.approx(1 / 80, rel=0.2)
+    tokenizer = character_tokenizer(512)
+    text = "".join(CHARACTERS)
+    assert len(tokenizer.encode(text)) == len(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_token_id == EOS
