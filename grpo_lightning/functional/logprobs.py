@@ -79,8 +79,8 @@ def head_logprobs(
     if chunk_bytes is None:
         chunk_bytes = CPU_CHUNK_BYTES if hidden.device.type == "cpu" else CHUNK_BYTES
     logits = max(1, chunk_bytes // 4)
-    # Square, as matrix products like it best; with all of the tokens or of the vocabulary if that is less.
-    columns = min(len(weight), max(math.isqrt(logits), logits // max(1, len(hidden))))
+    # Square, as matrix products like it best; wider where tokens are few, but not for a large part of the weight.
+    columns = min(len(weight), max(math.isqrt(logits), logits // max(*hidden.shape, 1)))
     form = _Form(
         factor=scale if softcap is not None else scale / _positive(temperature),
         cap=(softcap, 1 / _positive(temperature)) if softcap is not None else None,
