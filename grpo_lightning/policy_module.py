@@ -30,7 +30,7 @@ from grpo_lightning.models.optimizers import SCHEDULES, ParameterGroup, make_opt
 from grpo_lightning.models.origin import OF_REFERENCE, attach_adapter, require_same_origin, require_same_tensors
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.strategies import distributed
-from grpo_lightning.types import PromptBatch
+from grpo_lightning.types import Layout, PromptBatch
 
 log = logging.getLogger(__name__)
 SKIPPED_IN_A_ROW = 20
@@ -54,7 +54,8 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: gradients are scaled down to this norm; null leaves them alone.
         dtype: of the weights. Keep float32 and set ``--trainer.precision bf16-mixed`` for bfloat16 arithmetic.
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
-        packing: compute a micro-batch's sequences one behind the other instead of padded; see ``models.packing``.
+        packing: compute sequences one behind the other instead of padded, and a group's prompt once, where the model
+            can (``models.packing``).
         gradient_checkpointing: compute activations twice instead of keeping them.
         trust_remote_code: run code that comes with a model. Off: read it first.
     """
@@ -75,7 +76,7 @@ class PolicyModule(L.LightningModule):
         max_grad_norm: float | None = 1.0,
         dtype: DType = "float32",
         attn_implementation: str = "sdpa",
-        packing: bool = False,
+        packing: bool = True,
         gradient_checkpointing: bool = False,
         trust_remote_code: bool = False,
     ) -> None:
@@ -107,6 +108,7 @@ class PolicyModule(L.LightningModule):
         self.tokenizer = load_tokenizer(policy, flag="--model.policy", trust_remote_code=trust_remote_code)
         self.eos_token_ids = eos_token_ids(policy, self.tokenizer)
         self.policy: nn.Module | None = None  # a ``Policy``, or its FSDP wrapper
+        self.layout: Layout = "padded"  # the policy's own, once it is there
         self.steps_per_batch = 1
         """Optimizer steps that one batch of the loader takes; set by whoever attaches windows to batches."""
         self.weights_version = 0
@@ -128,6 +130,7 @@ class PolicyModule(L.LightningModule):
             policy = self.build_policy(self.policy_path).train()
             if self.adapter is not None:
                 self.origin |= attach_adapter(policy, self.adapter, with_reference=self.needs_reference)
+            self.layout = policy.layout
             self.policy = distributed(policy, self.trainer.strategy)
 
     def build_policy(self, path: str, *, flag: str = "--model.policy", trained: bool = True) -> Policy:
@@ -313,8 +316,3 @@ class PolicyModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_same_origin(checkpoint.get("origin", {}), self.origin)
-
-
-def frozen(module: nn.Module) -> nn.Module:
-    """In evaluation mode and without gradients."""
-    return module.eval().requires_grad_(False)

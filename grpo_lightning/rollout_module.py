@@ -20,7 +20,7 @@ from grpo_lightning.models.adapters import reference_adapter
 from grpo_lightning.models.loading import load_config
 from grpo_lightning.models.sharding import reshard
 from grpo_lightning.objectives import ClippedObjective, Objective, TokenLoss
-from grpo_lightning.policy_module import PolicyModule, frozen
+from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rollout import sampler_gap
 from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.rollout.sampler_correction import OffPolicyMask, SamplerCorrection
@@ -116,7 +116,7 @@ class RolloutModule(PolicyModule):
         if self.needs_reference and self.reference is None and not is_start:
             policy = self.build_policy(self.reference_path, flag="--model.reference", trained=False)
             self.origin["reference"] = policy.fingerprint()
-            self.reference = distributed(frozen(policy), self.trainer.strategy)
+            self.reference = distributed(policy.eval().requires_grad_(False), self.trainer.strategy)
 
     # --- before the first step -----------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class RolloutModule(PolicyModule):
             reward_penalty=self.objective.reward_penalty if self.objective.penalizes_reward else None,
             top_entropy_quantile=self.top_entropy_quantile,
             drops_zero_advantage=self.drops_zero_advantage,
-            packing=self.packing,
+            layout=self.layout,
         )
 
     @property

@@ -40,7 +40,7 @@ class SFTModule(PolicyModule):
             row's ``answer``. False learns the text as it is.
         max_length: longest prompt and target together, in tokens; longer rows are left out and counted in the log. null
             refuses rows that are too long for the model.
-        micro_batch_tokens: most tokens in one forward and backward, padding included unless ``packing`` is on.
+        micro_batch_tokens: most tokens in one forward and backward; padding counts where ``packing`` is off.
         kwargs: see ``PolicyModule``.
     """
 
@@ -173,7 +173,7 @@ class SFTModule(PolicyModule):
             micro_batch_tokens=self.micro_batch_tokens,
             reduction=token_mean,
             max_completion_length=rows.completion_mask.shape[1],
-            packed=self.packing,
+            layout=self.layout,
         )
         return window
 

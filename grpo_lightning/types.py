@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -108,6 +108,14 @@ class SequenceBatch:
         """Token ids of the completions (arbitrary where ``completion_mask`` is 0), ``[B, T]``."""
         return self.input_ids.gather(1, self.completion_positions)
 
+    @property
+    def new_prompts(self) -> Tensor:
+        """False in a row with the same prompt as the row before it, ``[B]``."""
+        lengths, ids = self.prompt_lengths, self.input_ids
+        inside = torch.arange(ids.shape[1], device=ids.device) < lengths[1:, None]
+        same = ((ids[1:] == ids[:-1]) | ~inside).all(dim=1) & (lengths[1:] == lengths[:-1])
+        return torch.cat([same.new_ones(1), ~same])
+
     def rows(self, index: Tensor) -> Self:
         """The given rows, trimmed to their own longest sequence and completion.
 
@@ -156,6 +164,10 @@ class RolloutBatch(SequenceBatch):
     returns: Tensor | None = None
     """What the critic's values are to become, NaN where that is not known; None without a critic, ``[B, T]``."""
 
+
+Layout = Literal["padded", "packed", "shared"]
+"""How a model is given the sequences of a micro-batch: a row each, padded; one behind the other; or so that those with
+the same prompt have it once, too."""
 
 BatchT = TypeVar("BatchT", bound=SequenceBatch)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from grpo_lightning.models.policy import Policy, spread
+from grpo_lightning.models.policy import Policy, scattered
 from grpo_lightning.types import SequenceBatch
 
 
@@ -66,7 +66,7 @@ class PolicyWithValues(Policy):
         """
         where = batch.completion_mask.nonzero(as_tuple=True)
         states = self.predicting_states(batch, *where)
-        values = spread(self.value_head(states), where, batch)
+        values = scattered(self.value_head(states), where, batch)
         if only_values:
             return ScoresAndValues(torch.zeros_like(values), torch.zeros_like(values), values)
         return ScoresAndValues(*self.scores(states, batch, where, temperature=temperature), values)
@@ -88,4 +88,4 @@ class Critic(Policy):
     def forward(self, batch: SequenceBatch) -> Tensor:  # type: ignore[override]
         """What is expected before each trained token of ``batch``, 0 elsewhere, ``[B, T]``."""
         where = batch.completion_mask.nonzero(as_tuple=True)
-        return spread(self.value_head(self.predicting_states(batch, *where)), where, batch)
+        return scattered(self.value_head(self.predicting_states(batch, *where)), where, batch)

@@ -71,14 +71,13 @@ def load_policy(
         flag: the option that named the model, for messages.
         dtype: of the weights.
         attn_implementation: ``sdpa``, ``eager``, ``flash_attention_2``, ...
-        packing: compute sequences one behind the other instead of padded.
+        packing: compute sequences one behind the other instead of padded, where the model can.
         gradient_checkpointing: keep only each layer's input for the backward pass and compute the rest again.
         trust_remote_code: run model code that comes with the weights.
         device: a GPU to load to at once; every rank of a host loads, and its memory may not hold so many copies.
 
     Raises:
-        UserError: if the model cannot be loaded, is incomplete, does something unknown to its logits, or cannot be
-            packed.
+        UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
     """
     if attn_implementation == "sdpa" and getattr(config.get_text_config(), "attn_logit_softcapping", None):
         # transformers drops the cap without a word: another model than the one that samples would be trained.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 
 import torch
@@ -10,16 +11,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from grpo_lightning.engines.skeleton import tied_aliases
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.functional.logprobs import TokenScores, head_logprobs, logprobs_from_logits
-from grpo_lightning.models.packing import pack, use_packed_sdpa
-from grpo_lightning.types import SequenceBatch
+from grpo_lightning.models.packing import pack, spread, use_packed_sdpa
+from grpo_lightning.types import Layout, SequenceBatch
+
+log = logging.getLogger(__name__)
 
 Where = tuple[Tensor, ...]
 """Rows and columns of a batch's trained tokens, each ``[N]``; found once a forward, since a GPU has to wait for it."""
 
 
-def spread(figures: Tensor, where: Where, batch: SequenceBatch) -> Tensor:
+def scattered(figures: Tensor, where: Where, batch: SequenceBatch) -> Tensor:
     """Figures of the tokens ``where``, ``[N]``, in their places, 0 elsewhere, ``[B, T]``."""
     return figures.new_zeros(batch.completion_mask.shape).index_put(where, figures)
 
@@ -32,15 +35,16 @@ class Policy(nn.Module):
 
     Args:
         model: any transformers causal LM whose logits are a linear head, optionally scaled or capped.
-        packing: compute a batch's sequences one behind the other instead of padded (``models.packing``). The figures
-            are the same but for rounding.
+        packing: compute a batch's sequences one behind the other instead of padded, and prompts that they share once
+            (``models.packing``). The figures are the same but for rounding.
     """
 
     def __init__(self, model: PreTrainedModel, *, packing: bool = False) -> None:
         super().__init__()
         self.model = model
         self.packing = packing
-        self._packed_sdpa = packing and use_packed_sdpa(model)
+        self.shares_prompts = packing and use_packed_sdpa(model)
+        """Whether sequences with the same prompt, one behind the other, have it once."""
         self.tied = tied_aliases(model)
         """Second names of tied tensors, each with its first; found here, since shards no longer show them."""
         text = model.config.get_text_config()
@@ -74,7 +78,12 @@ class Policy(nn.Module):
             scale=self.scale,
             softcap=self.softcap,
         )
-        return TokenScores(spread(logprobs, where, batch), spread(entropy, where, batch))
+        return TokenScores(scattered(logprobs, where, batch), scattered(entropy, where, batch))
+
+    @property
+    def layout(self) -> Layout:
+        """How a batch's sequences are laid out for the model."""
+        return "shared" if self.shares_prompts else "packed" if self.packing else "padded"
 
     @torch.no_grad()
     def fingerprint(self) -> str:
@@ -85,18 +94,27 @@ class Policy(nn.Module):
         return digest.hexdigest()
 
     def verify(self) -> None:
-        """Check on a few tokens that our logits are the model's own, and that packed sequences do not see each other.
+        """Check on a few tokens that our logits are the model's own, and give up packing where it does not work.
 
         Raises:
-            UserError: if the model does something to its logits that we do not know, or cannot be packed.
+            UserError: if the model does something to its logits that we do not know.
         """
         chosen = self.model.config._attn_implementation
         if "flash" in chosen:  # takes neither float32 nor a CPU
             self.model.set_attn_implementation("eager")
         tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.25
+        wanted, self.packing = self.packing, False
         self._verify_logits(tolerance)
-        if self.packing:
-            self._verify_packing(tolerance)
+        fault = self._packing_fault(tolerance) if wanted else None
+        self.packing = wanted and fault is None
+        self.shares_prompts = self.shares_prompts and self.packing
+        if fault:
+            log.warning(
+                "--model.packing true: sequences are padded after all, since %s (--model.attn_implementation %s) %s",
+                type(self.model).__name__,
+                chosen.removesuffix("_packed"),
+                fault,
+            )
         if "flash" in chosen:
             self.model.set_attn_implementation(chosen)
 
@@ -111,40 +129,44 @@ class Policy(nn.Module):
                 f"(log-probabilities differ by {gap:.2g}); please report the model"
             )
 
-    def _verify_packing(self, tolerance: float) -> None:
-        """The second of two sequences has the scores it has padded, and exactly no gradient in the first's tokens.
+    def _packing_fault(self, tolerance: float) -> str | None:
+        """What stands against packing: sequences that score otherwise than padded, or that see each other.
 
-        A recurrent state may carry too little from one to the other to be seen in the scores of random weights.
+        A recurrent state may carry too little from one to the other to be seen in the scores of random weights: a
+        gradient shows it exactly.
         """
-        batch, tokens = self._probe(2), []
+        batch, tokens = self._probe(3, prompt=4), []
+        batch.input_ids[1, :4] = batch.input_ids[0, :4]  # a prompt to share
+        batch.prompt_lengths[2] = 1  # a completion longer than its prompt
 
         def keep(*call: Any) -> Tensor:
             tokens.append(call[-1].detach().requires_grad_())
             return tokens[-1]
 
-        handle = self.model.get_input_embeddings().register_forward_hook(keep)
-        packed = self(batch).logprobs
-        handle.remove()
-        (gradient,) = torch.autograd.grad(packed[1].sum(), tokens)
-        self.packing = False
         with torch.no_grad():
-            gap = (packed - self(batch).logprobs).abs().max().item()
+            padded = self(batch).logprobs
         self.packing = True
-        if gradient[0, : int(batch.sequence_lengths[0])].any() or not gap <= tolerance:
-            raise UserError(
-                f"--model.packing true: {type(self.model).__name__} (--model.attn_implementation "
-                f"{self.model.config._attn_implementation.removesuffix('_packed')}) does not keep several sequences in "
-                "one row apart; set --model.packing false"
-            )
+        handle = self.model.get_input_embeddings().register_forward_hook(keep)
+        try:
+            packed = self(batch).logprobs
+        except (TypeError, ValueError, RuntimeError) as error:  # of code that takes no such arguments
+            return f"fails on several sequences in one row: {in_one_line(error)}"
+        finally:
+            handle.remove()
+        (gradient,) = torch.autograd.grad(packed[1:].sum(), tokens)
+        gap = (packed - padded).abs().max().item()
+        if gradient[0, 4:8].any() or not gap <= tolerance:  # the first one's completion
+            return "does not keep several sequences in one row apart"
+        return None
 
-    def _probe(self, rows: int) -> SequenceBatch:
-        """Sequences of eight tokens each, prompts of one."""
+    def _probe(self, rows: int, *, prompt: int = 1) -> SequenceBatch:
+        """Sequences of eight tokens each."""
         vocabulary, device = self.model.get_output_embeddings().weight.shape[0], self.model.device
         return SequenceBatch(
             input_ids=(torch.arange(8 * rows, device=device) * 7919 % vocabulary).view(rows, 8),
             sequence_lengths=torch.full((rows,), 8, device=device),
-            prompt_lengths=torch.ones(rows, dtype=torch.long, device=device),
-            completion_mask=torch.ones(rows, 7, device=device),
+            prompt_lengths=torch.full((rows,), prompt, device=device),
+            completion_mask=torch.ones(rows, 8 - prompt, device=device),
         )
 
     def predicting_states(self, batch: SequenceBatch, row: Tensor, column: Tensor) -> Tensor:
@@ -161,16 +183,20 @@ class Policy(nn.Module):
         before = batch.completion_positions[row, column] - 1
         if not self.packing:
             positions = torch.arange(batch.input_ids.shape[1], device=row.device).expand_as(batch.input_ids)
-            return self._decoded(batch.input_ids, batch.attention_mask, positions)[row, before]
-        packed = pack(batch)
-        window = getattr(self.model.config.get_text_config(), "sliding_window", None)
-        whole = self._packed_sdpa and (window is None or batch.input_ids.shape[1] <= window)
-        hidden = self._decoded(packed.input_ids, packed.places if whole else None, packed.positions)
-        return hidden[0, packed.starts[row] + before]
+            return self._decoded(batch.input_ids, positions, attention_mask=batch.attention_mask)[row, before]
+        packed = pack(batch, share_prompts=self.shares_prompts)
+        if self.shares_prompts:
+            window = getattr(self.model.config.get_text_config(), "sliding_window", None)
+            options = {
+                # Any mask, or transformers would make one of N x N entries.
+                "attention_mask": packed.positions.new_zeros(1, 1, 1, 1),
+                "spread_over": spread(packed, batch, window=window),
+            }
+        else:
+            options = {"attention_mask": None}
+        return self._decoded(packed.input_ids, packed.positions, **options)[0, packed.places[row, before]]
 
-    def _decoded(self, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor) -> Tensor:
+    def _decoded(self, input_ids: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """Last hidden states, ``[B, S, H]``."""
         decoder = self.model.base_model
-        return decoder(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
-        ).last_hidden_state
+        return decoder(input_ids=input_ids, position_ids=positions, use_cache=False, **options).last_hidden_state

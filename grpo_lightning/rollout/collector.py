@@ -28,7 +28,7 @@ from grpo_lightning.rollout.figures import (
 )
 from grpo_lightning.rollout.passes import Learner, dense, run_passes, untrained_gap
 from grpo_lightning.rollout.windows import cut_windows, pad_rows
-from grpo_lightning.types import Completion, Prompt, Rollout, RolloutBatch, ScoredPrompts, Window
+from grpo_lightning.types import Completion, Layout, Prompt, Rollout, RolloutBatch, ScoredPrompts, Window
 
 
 class RolloutCollector:
@@ -44,7 +44,7 @@ class RolloutCollector:
         reduction: what each token counts in the loss.
         updates: optimizer steps that the prompts are cut into (U).
         passes: times that the completions are gone through (mu).
-        micro_batch_tokens: most tokens in one forward and backward, padding included unless the learner packs.
+        micro_batch_tokens: most tokens in one forward and backward, as the learner's layout counts them.
         tries: of dynamic sampling; 1 takes every group as it is.
         mask_truncated: train on no token of a completion that the length limit cut.
     """
@@ -162,11 +162,11 @@ class RolloutCollector:
             # What needs no pass is known only after the rewards.
             credit = self._credit(drawn, batch, None, learner)
             keep = (credit.advantages != 0).any(dim=2).flatten() & batch.completion_mask.any(dim=1)
-            windows = self._cut(batch, keep=keep, packed=learner.packing)
+            windows = self._cut(batch, keep=keep, layout=learner.layout)
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
         else:
-            windows = self._cut(batch, packed=learner.packing)
+            windows = self._cut(batch, layout=learner.layout)
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
             credit = self._credit(drawn, batch, windows, learner)
@@ -174,9 +174,7 @@ class RolloutCollector:
 
     # --- tensors -------------------------------------------------------------------------------------------------
 
-    def _cut(
-        self, batch: RolloutBatch, *, keep: Tensor | None = None, packed: bool = False
-    ) -> list[Window[RolloutBatch]]:
+    def _cut(self, batch: RolloutBatch, *, layout: Layout, keep: Tensor | None = None) -> list[Window[RolloutBatch]]:
         return cut_windows(
             batch,
             updates=self.updates,
@@ -184,7 +182,7 @@ class RolloutCollector:
             reduction=self.reduction,
             max_completion_length=self.sampling.max_completion_length,
             keep=keep,
-            packed=packed,
+            layout=layout,
         )
 
     def _credit(

@@ -12,8 +12,8 @@ from torch import Tensor
 from grpo_lightning import ranks
 from grpo_lightning.functional.logprobs import TokenScores
 from grpo_lightning.rollout.sampler_gap import gap_figures
-from grpo_lightning.rollout.windows import balance
-from grpo_lightning.types import RolloutBatch, SequenceBatch, Window
+from grpo_lightning.rollout.windows import by_length
+from grpo_lightning.types import Layout, RolloutBatch, SequenceBatch, Window
 
 PROBE_ROWS = 8
 """Completions on which sampler and trainer are compared where none is trained on."""
@@ -36,8 +36,8 @@ class Learner:
     """Share of the tokens, those of the highest entropy, that the policy learns from."""
     drops_zero_advantage: bool = False
     """Whether sequences with advantage 0 may be left out of the backward without changing the gradient."""
-    packing: bool = False
-    """Whether sequences are computed one behind the other, so that padding counts nothing in a micro-batch."""
+    layout: Layout = "padded"
+    """How the policy computes the sequences of a micro-batch, and so what they count in it."""
 
     @property
     def precedes_advantages(self) -> bool:
@@ -117,6 +117,6 @@ def untrained_gap(
     if windows[0].micro_batches or not windows[0].tokens:
         return {}
     trained = batch.completion_mask.any(dim=1)  # not what was cut, where that is masked
-    longest = balance((batch.sequence_lengths * trained).tolist(), micro_batch_tokens)[0][:PROBE_ROWS]
+    longest = by_length((batch.sequence_lengths * trained).tolist(), micro_batch_tokens)[0][:PROBE_ROWS]
     probe = batch.rows(torch.tensor(longest)).to(device)
     return gap_figures(learner.score_old(probe).logprobs, probe)

@@ -11,7 +11,7 @@ from torch import Tensor
 from grpo_lightning import ranks
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import Reduction
-from grpo_lightning.types import BatchT, SequenceBatch, Window
+from grpo_lightning.types import BatchT, Layout, SequenceBatch, Window
 
 
 def cut_windows(
@@ -22,7 +22,7 @@ def cut_windows(
     reduction: Reduction,
     max_completion_length: int,
     keep: Tensor | None = None,
-    packed: bool = False,
+    layout: Layout = "padded",
 ) -> list[Window[BatchT]]:
     """Cut this rank's rows into ``updates`` windows in prompt order, each one optimizer step.
 
@@ -33,11 +33,11 @@ def cut_windows(
     Args:
         batch: rows in prompt order; a multiple of ``updates`` rows.
         updates: windows (U).
-        micro_batch_tokens: most tokens in one forward and backward, padding included unless they are packed.
+        micro_batch_tokens: most tokens in one forward and backward, as ``layout`` counts them.
         reduction: what each token counts (``functional.reduction``).
         max_completion_length: length limit of a completion, for ``constant_length``.
         keep: False for a row that needs no backward; None keeps all, ``[B]``.
-        packed: the policy computes sequences one behind the other (``--model.packing``).
+        layout: how the policy computes sequences (``--model.packing``).
 
     Returns:
         Windows; every rank has the same number of micro-batches in each.
@@ -52,7 +52,7 @@ def cut_windows(
         _require(weights, part.completion_mask.shape, reduction)
         part.loss_weights = ranks.world_size() * weights
         kept = torch.arange(len(index)) if keep is None else keep[index].nonzero().squeeze(1)
-        windows.append(Window(micro_batches=_micro_batches(part, kept, micro_batch_tokens, packed), tokens=tokens))
+        windows.append(Window(micro_batches=_micro_batches(part, kept, micro_batch_tokens, layout), tokens=tokens))
     return windows
 
 
@@ -68,8 +68,8 @@ def _require(weights: Any, shape: torch.Size, reduction: Any) -> None:
         raise UserError(f"--rollout.reduction {name} returned NaN or infinite weights")
 
 
-def balance(lengths: Sequence[int], micro_batch_tokens: int, *, packed: bool = False) -> list[list[int]]:
-    """Group rows so that a group's size stays within the bound: rows times longest if padded, else the sum of lengths.
+def by_length(lengths: Sequence[int], micro_batch_tokens: int) -> list[list[int]]:
+    """Group padded rows so that a group's size, rows times the longest, stays within the bound.
 
     Rows are sorted by length and cut contiguously: rows of like length pad little. On a long-tailed batch this costs
     about half the padded tokens of filling bins longest-first. A row above the bound is a group by itself.
@@ -77,29 +77,69 @@ def balance(lengths: Sequence[int], micro_batch_tokens: int, *, packed: bool = F
     Args:
         lengths: tokens of each row.
         micro_batch_tokens: bound on a group's size.
-        packed: rows are not padded.
 
     Returns:
         Row numbers of each group, the longest rows first, so that running out of memory shows at once.
     """
     groups: list[list[int]] = []
-    size = 0
     for row in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        added = lengths[row] if packed or not groups else lengths[groups[-1][0]]
-        if not groups or size + added > micro_batch_tokens:
+        if not groups or (len(groups[-1]) + 1) * lengths[groups[-1][0]] > micro_batch_tokens:
             groups.append([])
-            size, added = 0, lengths[row]
         groups[-1].append(row)
-        size += added
     return groups
 
 
-def _micro_batches(part: BatchT, kept: Tensor, micro_batch_tokens: int, packed: bool) -> list[BatchT]:
-    groups = balance(part.sequence_lengths[kept].tolist(), micro_batch_tokens, packed=packed)
+def by_prompt(
+    prompts: Sequence[int], completions: Sequence[int], new_prompts: Sequence[bool], micro_batch_tokens: int
+) -> list[list[int]]:
+    """Group rows that are not padded so that the sum of their tokens stays within the bound.
+
+    Rows that share a prompt stay together, since it is computed once for each group; only if they exceed the bound are
+    they parted, and each part brings the prompt again. Parts fill groups first-fit, the largest first. A row above the
+    bound is a group by itself.
+
+    Args:
+        prompts: tokens of each row's prompt.
+        completions: tokens of each row's completion.
+        new_prompts: False in a row that has the prompt of the row before it.
+        micro_batch_tokens: bound on a group's size.
+
+    Returns:
+        Row numbers of each group, the largest part first.
+    """
+    parts: list[tuple[int, list[int]]] = []
+    for row, (prompt, completion, new) in enumerate(zip(prompts, completions, new_prompts, strict=True)):
+        if new or parts[-1][0] + completion > micro_batch_tokens:
+            parts.append((prompt, []))
+        size, rows = parts[-1]
+        parts[-1] = (size + completion, [*rows, row])
+    groups: list[list[int]] = []
+    sizes: list[int] = []
+    for size, rows in sorted(parts, key=lambda part: (-part[0], part[1])):
+        fits = next((i for i, filled in enumerate(sizes) if filled + size <= micro_batch_tokens), None)
+        if fits is None:
+            groups.append(rows)
+            sizes.append(size)
+        else:
+            groups[fits] += rows
+            sizes[fits] += size
+    return groups
+
+
+def _micro_batches(part: BatchT, kept: Tensor, micro_batch_tokens: int, layout: Layout) -> list[BatchT]:
+    groups = _grouped(part.rows(kept), micro_batch_tokens, layout) if len(kept) else []
     batches = [part.rows(kept[torch.tensor(group)]) for group in groups]
     most = int(ranks.all_max(torch.tensor(len(batches))))
     # A rank that has nothing left to do must still run as many backwards as the others, or their collectives hang.
     return batches + [_idle(part) for _ in range(most - len(batches))]
+
+
+def _grouped(batch: SequenceBatch, micro_batch_tokens: int, layout: Layout) -> list[list[int]]:
+    lengths, prompts = batch.sequence_lengths, batch.prompt_lengths
+    if layout == "padded":
+        return by_length(lengths.tolist(), micro_batch_tokens)
+    new_prompts = batch.new_prompts if layout == "shared" else torch.ones_like(lengths, dtype=torch.bool)
+    return by_prompt(prompts.tolist(), (lengths - prompts).tolist(), new_prompts.tolist(), micro_batch_tokens)
 
 
 def _idle(part: BatchT) -> BatchT:

@@ -88,7 +88,7 @@ class Attach(L.Callback):
             self.options = self.options | {"keep": None if keep is None else keep[mine]}
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-        windows = self.split(copy.deepcopy(self.batch), self.options)
+        windows = self.split(copy.deepcopy(self.batch), self.options | {"layout": pl_module.layout})
         for window in windows:
             window.micro_batches = [micro_batch.to(pl_module.device) for micro_batch in window.micro_batches]
         for micro_batch in (m for window in windows for m in window.micro_batches):

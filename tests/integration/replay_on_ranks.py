@@ -30,8 +30,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 } | {
     "checkpointing": {"updates": 2, "beta": 0.04, "gradient_checkpointing": True},
     "checkpointing, LoRA": {"updates": 2, "beta": 0.04, "lora": True, "gradient_checkpointing": True},
-    "packing": {"updates": 2, "beta": 0.04, "packing": True},
-    "packing, LoRA": {"updates": 2, "beta": 0.04, "packing": True, "lora": True},
+    "padding": {"updates": 2, "beta": 0.04, "packing": False},
+    "padding, LoRA": {"updates": 2, "beta": 0.04, "packing": False, "lora": True},
     # The first forward is the reference's: FSDP2 settles its dtypes in it.
     "bf16, on policy": {"updates": 1, "passes": 1, "beta": 0.04, "precision": "bf16-mixed"},
     "bf16, LoRA, on policy": {"updates": 1, "passes": 1, "beta": 0.04, "precision": "bf16-mixed", "lora": True},
@@ -42,13 +42,13 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "PPO, critic": PPO | {"critic": True, "critic_lr": 0.1},
     "PPO, value head, bf16": PPO | {"precision": "bf16-mixed"},
 }
-"""Two passes each, unless one says otherwise; checkpointing, packing and bf16 are compared with
+"""Two passes each, unless one says otherwise; checkpointing, padding and bf16 are compared with
 "windows 2, beta 0.04"."""
 
 SUPERVISED: dict[str, dict[str, Any]] = {
     "supervised": {},
-    "supervised, packing": {"packing": True},
-    "supervised, packing, LoRA": {"packing": True, "lora": True},
+    "supervised, padding": {"packing": False},
+    "supervised, LoRA": {"lora": True},
 }
 """Runs on targets."""
 

@@ -63,9 +63,9 @@ def three_epochs(policy: Path | str, folder: Path | str, **changes: Any) -> dict
 
 
 def supervised(policy: Path | str, folder: Path | str, **changes: Any) -> dict[str, Any]:
-    """As ``three_epochs``, on worked solutions in packed micro-batches, with an adapter if ``changes`` name one."""
+    """As ``three_epochs``, on worked solutions, with an adapter if ``changes`` name one."""
     config = three_epochs(policy, folder, **changes)
-    arguments = {"policy": str(policy), "lr": 3e-3, "target_column": "solution", "packing": True}
+    arguments = {"policy": str(policy), "lr": 3e-3, "target_column": "solution"}
     config["model"]["class_path"] = "grpo_lightning.SFTModule"
     config["model"]["init_args"] |= arguments | {"micro_batch_tokens": 64}
     del config["rollout"]["rewards"]

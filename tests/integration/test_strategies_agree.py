@@ -16,7 +16,7 @@ from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.integration
 
-EXACT = [name for name in COMBINATIONS if "bf16" not in name and "packing" not in name]
+EXACT = [name for name in COMBINATIONS if "bf16" not in name and "padding" not in name]
 Results = dict[str, dict[str, Any]]
 
 
@@ -74,21 +74,21 @@ def test_fsdp1_takes_the_same_steps(results: dict[str, Results]) -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2"])
 @pytest.mark.parametrize("lora", ["", ", LoRA"], ids=["whole model", "LoRA"])
-@pytest.mark.parametrize("how", ["checkpointing", "packing"])
-def test_gradient_checkpointing_and_packing_change_nothing(
+@pytest.mark.parametrize("how", ["checkpointing", "padding"])
+def test_neither_gradient_checkpointing_nor_padding_changes_anything(
     results: dict[str, Results], strategy: str, lora: str, how: str
 ) -> None:
     plain, again = results[strategy][f"windows 2, beta 0.04{lora}"], results[strategy][f"{how}{lora}"]
     # Packing adds in another order, and each step makes more of the difference.
-    assert norms(again) == pytest.approx(norms(plain), rel=5e-5 if how == "packing" else 1e-5)
+    assert norms(again) == pytest.approx(norms(plain), rel=5e-5 if how == "padding" else 1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp", "fsdp2", "fsdp"])
 def test_a_supervised_run_is_the_same_packed_and_its_held_out_loss_that_of_one_process(
     results: dict[str, Results], strategy: str
 ) -> None:
-    one, packed = results["auto"]["supervised"], results[strategy]["supervised, packing"]
-    for padded in (one, results[strategy]["supervised"]):
+    one, padded = results["auto"]["supervised"], results[strategy]["supervised, padding"]
+    for packed in (one, results[strategy]["supervised"]):
         assert norms(packed) == pytest.approx(norms(padded), rel=1e-5)
         assert [step["loss"] for step in packed["steps"]] == pytest.approx([s["loss"] for s in padded["steps"]])
         assert packed["held out"] == [pytest.approx(figures, rel=1e-5) for figures in padded["held out"]]

@@ -68,12 +68,13 @@ def test_the_loss_is_that_of_the_target_alone_and_falls_and_answers_are_evaluate
 def test_neither_the_split_nor_packing_changes_anything(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ways = {"whole": {}, "split": {"micro_batch_tokens": 100}, "packed": {"micro_batch_tokens": 100, "packing": True}}
+    split = {"micro_batch_tokens": 100}
+    ways = {"whole": {}, "split": split, "padded": split | {"packing": False}}
     for name, arguments in ways.items():
         config = _sft(tiny, tmp_path / name)
         config["model"]["init_args"] |= arguments
         fit(capsys, config)
-    for name in ("split", "packed"):
+    for name in ("split", "padded"):
         for row, again in zip(rows(tmp_path / "whole"), rows(tmp_path / name), strict=True):
             for figure in ("loss", "grad_norm", "entropy"):
                 assert float(again[figure]) == pytest.approx(float(row[figure]), rel=1e-4), (name, figure)

@@ -16,6 +16,7 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.rewards import exact_answer, reasoning_format_strict
 from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.sft import SFTModule
+from grpo_lightning.types import Layout
 from tests.unit.data.character_tokenizer import letters
 from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
@@ -141,9 +142,10 @@ def test_a_missing_target_is_refused_in_training_and_passed_over_in_evaluation(m
     assert [sorted(targets) for targets in module._eval_targets] == [[0]]
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_copies_that_fill_a_batch_do_not_count(make: Make, packing: bool) -> None:
-    module = make(packing=packing)
+@pytest.mark.parametrize("layout", ["padded", "packed", "shared"])
+def test_copies_that_fill_a_batch_do_not_count(make: Make, layout: Layout) -> None:
+    module = make()
+    module.layout = layout
     first, second = module.trainer.datamodule.train_prompts[:2]
     second.valid = False
     window = module._window([first, second], module._targets)
@@ -153,7 +155,8 @@ def test_copies_that_fill_a_batch_do_not_count(make: Make, packing: bool) -> Non
 
 def test_packed_rows_are_bounded_by_their_own_tokens(make: Make) -> None:
     """19 + 42 tokens fit into 61 packed, and not padded."""
-    for packing, sizes in ((True, [2]), (False, [1, 1])):
-        module = make(packing=packing, micro_batch_tokens=61)
+    for layout, sizes in (("packed", [2]), ("padded", [1, 1])):
+        module = make(micro_batch_tokens=61)
+        module.layout = layout
         prompts = [module.trainer.datamodule.train_prompts[row] for row in (0, 2)]
         assert [len(m) for m in module._window(prompts, module._targets).micro_batches] == sizes

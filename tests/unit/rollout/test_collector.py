@@ -18,7 +18,7 @@ from grpo_lightning.functional.reduction import token_mean
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.collector import RolloutCollector
 from grpo_lightning.rollout.passes import Learner
-from grpo_lightning.types import Completion, Prompt, Rollout, SequenceBatch
+from grpo_lightning.types import Completion, Layout, Prompt, Rollout, SequenceBatch
 from tests.unit.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -86,7 +86,7 @@ def _collect(
     passes: int = 1,
     micro_batch_tokens: int = 10_000,
     drop: bool = False,
-    packing: bool = False,
+    layout: Layout = "padded",
     score_old=None,
     score_reference=None,
 ) -> Rollout:
@@ -112,7 +112,7 @@ def _collect(
             score_old=score_old or _refuse,
             score_reference=score_reference,
             drops_zero_advantage=drop,
-            packing=packing,
+            layout=layout,
         ),
     )
     assert engine.asked == {
@@ -282,12 +282,20 @@ def test_old_logprobs_are_taken_once_per_micro_batch_when_a_step_is_off_policy(u
 
 
 @pytest.mark.parametrize("drop", [False, True])
-def test_a_learner_that_packs_fills_its_micro_batches_with_tokens_alone(drop: bool) -> None:
-    # 7 + 7 + 7 + 6 + 6 + 5 tokens; padded, a sixth row of 7 would not fit.
-    for packing, sizes in ((True, [6]), (False, [5, 1])):
-        rewards = Scripted(3.0, 0.0, 0.0, 6.0, 0.0, 0.0)
-        (window,) = _collect(TWO_GROUPS, rewards, micro_batch_tokens=38, drop=drop, packing=packing).windows
-        assert [len(batch) for batch in window.micro_batches] == sizes
+@pytest.mark.parametrize(
+    ("layout", "bound", "sizes"),
+    [
+        ("padded", 38, [5, 1]),  # a sixth row of 7 would not fit
+        ("packed", 38, [6]),  # 7 + 7 + 7 + 6 + 6 + 5 tokens
+        ("packed", 37, [5, 1]),
+        ("shared", 24, [6]),  # less twice each prompt, of 3 and 4 tokens
+        ("shared", 23, [3, 3]),
+    ],
+)
+def test_a_micro_batch_holds_what_the_layout_lets_it(layout: Layout, bound: int, sizes: list[int], drop: bool) -> None:
+    rewards = Scripted(3.0, 0.0, 0.0, 6.0, 0.0, 0.0)
+    (window,) = _collect(TWO_GROUPS, rewards, micro_batch_tokens=bound, drop=drop, layout=layout).windows
+    assert [len(batch) for batch in window.micro_batches] == sizes
 
 
 def test_one_on_policy_step_needs_no_old_logprobs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import constant_length, sequence_mean, token_mean
-from grpo_lightning.rollout.windows import balance, cut_windows, pad_rows
+from grpo_lightning.rollout.windows import by_length, by_prompt, cut_windows, pad_rows
 from grpo_lightning.types import RolloutBatch, Window
 
 
@@ -39,20 +40,20 @@ def _cut(batch: RolloutBatch, **options) -> list[Window[RolloutBatch]]:
 
 def test_rows_of_like_length_come_together_the_longest_first() -> None:
     # 2 x 9 fits 20, 3 x 9 does not; then 4 x 5 fits.
-    assert balance([3, 9, 5, 4, 9, 5], 20) == [[1, 4], [2, 5, 3, 0]]
+    assert by_length([3, 9, 5, 4, 9, 5], 20) == [[1, 4], [2, 5, 3, 0]]
 
 
 def test_a_row_above_the_bound_is_alone() -> None:
-    assert balance([30, 2, 25, 2], 20) == [[0], [2], [1, 3]]
+    assert by_length([30, 2, 25, 2], 20) == [[0], [2], [1, 3]]
 
 
 def test_no_rows_make_no_micro_batch() -> None:
-    assert balance([], 20) == []
+    assert by_length([], 20) == []
 
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=40), bound=st.integers(1, 200))
 def test_the_bound_holds_and_every_row_comes_once(lengths: list[int], bound: int) -> None:
-    groups = balance(lengths, bound)
+    groups = by_length(lengths, bound)
     assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) == 1 or len(group) * max(lengths[row] for row in group) <= bound
@@ -60,13 +61,46 @@ def test_the_bound_holds_and_every_row_comes_once(lengths: list[int], bound: int
     assert order == sorted(order, reverse=True)
 
 
-def test_packed_rows_are_counted_without_padding() -> None:
-    # 9 + 9 fits 20, and one more of 5 does not; then 5 + 5 + 4 + 3 = 17.
-    assert balance([3, 9, 5, 4, 9, 5], 20, packed=True) == [[1, 4], [2, 5, 3, 0]]
-    # Padded, 3 x 9 would not fit 20.
-    assert balance([9, 5, 5, 1], 20, packed=True) == [[0, 1, 2, 3]]
-    assert balance([9, 5, 5, 1], 20) == [[0, 1], [2, 3]]
-    assert balance([30, 2, 25, 2], 20, packed=True) == [[0], [2], [1, 3]]
+def test_rows_that_share_a_prompt_stay_together_and_the_largest_part_comes_first() -> None:
+    # 4 + 3 + 2 = 9 and 2 + 1 + 9 = 12 tokens: 12 first, then 9 beside it if both fit.
+    rows = {"prompts": [4, 4, 2, 2], "completions": [3, 2, 1, 9], "new_prompts": [True, False, True, False]}
+    assert by_prompt(**rows, micro_batch_tokens=21) == [[2, 3, 0, 1]]
+    assert by_prompt(**rows, micro_batch_tokens=20) == [[2, 3], [0, 1]]
+    # 2 + 1 + 9 exceeds 11, so 2 + 9 is a part of its own; 2 + 1 goes where 4 + 3 + 2 leaves no room, but 11 neither.
+    assert by_prompt(**rows, micro_batch_tokens=11) == [[3], [0, 1], [2]]
+    # One above the bound is alone.
+    assert by_prompt(**rows, micro_batch_tokens=5) == [[3], [0], [1], [2]]
+
+
+def test_rows_with_prompts_of_their_own_are_counted_without_padding() -> None:
+    every = {"prompts": [1] * 4, "new_prompts": [True] * 4}
+    assert by_prompt(completions=[8, 4, 4, 0], **every, micro_batch_tokens=20) == [[0, 1, 2, 3]]
+    assert by_length([9, 5, 5, 1], 20) == [[0, 1], [2, 3]]
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 30), st.integers(0, 30), st.booleans()), max_size=30),
+    bound=st.integers(1, 200),
+)
+def test_the_bound_holds_for_prompts_counted_once_and_every_row_comes_once(
+    rows: list[tuple[int, int, bool]], bound: int
+) -> None:
+    prompts, news = [], []
+    for i, (prompt, _, new) in enumerate(rows):
+        news.append(new or i == 0)
+        prompts.append(prompt if news[-1] else prompts[-1])
+    completions = [completion for _, completion, _ in rows]
+    owners = np.cumsum(news)
+    groups = by_prompt(prompts, completions, news, bound)
+    assert sorted(row for group in groups for row in group) == list(range(len(rows)))
+    for group in groups:
+        brought = {owners[row]: prompts[row] for row in group}
+        assert len(group) == 1 or sum(brought.values()) + sum(completions[row] for row in group) <= bound
+
+
+def test_the_prompts_of_groups_are_found_by_their_tokens() -> None:
+    batch = pad_rows([[5, 6], [5, 6], [5, 6, 7], [5, 7], [5, 7]], [[1], [2, 3], [4], [1], [1]], pad_token_id=0)
+    assert batch.new_prompts.tolist() == [True, False, True, True, False]
 
 
 def test_the_bound_counts_prompt_and_padding() -> None:
