@@ -19,6 +19,7 @@ COLUMNS = (
     "step (s)",
     "tokens/s",
     "training phases (s)",
+    "cores busy",
     "padding (%)",
     "utilisation, training (%)",
     "of the step (%)",
@@ -37,6 +38,7 @@ def figures(run: Run, workload: dict[str, Any]) -> dict[str, float]:
     """
     steps = run["steps"]
     mean = {name: statistics.fmean(step.get(name, 0.0) for step in steps) for name in {*steps[0], *PARTS}}
+    mean["cores"] = mean.get("processor", 0.0) / mean["step"]
     if mean.get("generated_tokens"):
         scaled = mean["generate"] * mean["trained_tokens"] / mean["generated_tokens"]
         mean["step"] += scaled - mean["generate"]
@@ -90,6 +92,7 @@ def summary(sides: dict[str, list[dict[str, float]]]) -> list[list[str]]:
                 spread(many["step"], ".2f"),
                 spread(many["tokens_per_second"], ".0f"),
                 spread(many["training"], ".2f"),
+                spread(many["cores"], ".2f"),
                 spread([100 * value for value in many["padding"]], ".0f"),
                 spread([100 * value for value in many["training_utilisation"]], ".1f"),
                 spread([100 * value for value in many["utilisation"]], ".1f"),

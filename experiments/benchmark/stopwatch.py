@@ -19,12 +19,15 @@ MIB = 2**20
 
 
 class Stopwatch:
-    """Adds up phases and counts until a step is over. Phases do not lie inside each other."""
+    """Adds up phases and counts until a step is over. Phases do not lie inside each other.
+
+    ``processor`` are the seconds that all threads computed: well below step times threads, the machine was not quiet.
+    """
 
     def __init__(self) -> None:
         self.steps: list[dict[str, float]] = []
         self._figures: dict[str, float] = defaultdict(float)
-        self._began = time.perf_counter()
+        self.restart()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -52,14 +55,15 @@ class Stopwatch:
     def restart(self) -> None:
         """What was measured so far belongs to no step."""
         self._figures.clear()
-        self._began = now()
+        self._began, self._processor = now(), time.process_time()
 
     def end_step(self) -> None:
         """A step is over, and the next one begins."""
-        end = now()
+        end, processor = now(), time.process_time()
+        self.count("processor", processor - self._processor)
         self.steps.append(step_figures(dict(self._figures), seconds=end - self._began))
         self._figures.clear()
-        self._began = end
+        self._began, self._processor = end, processor
 
     def count_tokens(self, decoder: nn.Module) -> None:
         """Count the tokens that go through ``decoder`` with gradient, and how many of them are padding."""

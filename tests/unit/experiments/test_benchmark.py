@@ -48,7 +48,7 @@ def test_glue_is_what_no_phase_explains() -> None:
 
 
 def test_time_goes_to_the_step_it_was_spent_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([0.0, 10.0, 11.0, 13.0, 20.0, 20.0, 24.0, 26.0])
+    times = iter([-5.0, 0.0, 10.0, 11.0, 13.0, 20.0, 20.0, 24.0, 26.0])
     monkeypatch.setattr(stopwatch, "now", lambda: next(times))
     watch = Stopwatch()
     watch.count("tokens", 5)
@@ -96,8 +96,9 @@ WORKLOAD = {"flops": {"train": 30.0, "generate": 10.0}, "matmul": {"32-true": 10
 
 
 def test_generation_counts_for_as_many_tokens_as_are_trained_on() -> None:
-    run = made("trl", generated_tokens=80.0, trained_tokens=60.0, computed_tokens=200.0, padding_tokens=50.0, score=2.0)
-    figures = report.figures(run, WORKLOAD)
+    counts = {"generated_tokens": 80.0, "trained_tokens": 60.0, "computed_tokens": 200.0, "padding_tokens": 50.0}
+    figures = report.figures(made("trl", score=2.0, processor=15.0, **counts), WORKLOAD)
+    assert figures["cores"] == 1.5
     assert figures["generate"] == pytest.approx(3.0)
     assert figures["step"] == pytest.approx(9.0)
     assert figures["training"] == pytest.approx(3.0)
