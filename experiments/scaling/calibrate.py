@@ -172,7 +172,7 @@ def generating(policy: Policy, model: Architecture, dtype: str) -> float:
 def kept_bytes(model: Architecture, dtype: str) -> float:
     """Activations as ``memory`` has them without gradient checkpointing, and autocast's copies of the weights."""
     low, tokens = DTYPES[dtype].itemsize, ROWS * (PROMPT + COMPLETION)
-    copied = 0 if low == 4 else low * (model.matrices + model.head)
+    copied = 0 if low == 4 else low * model.matrices
     return float(copied + tokens * (model.layers * model.kept_bytes(low) + 2 * (4 + low) * model.hidden))
 
 

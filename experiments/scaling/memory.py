@@ -42,15 +42,15 @@ def training_bytes(
 def copies(model: Architecture, plan: Plan) -> float:
     """Weights in the compute dtype, and gradients on their way to where they stay.
 
-    Single and DDP: autocast keeps a copy of every weight till the forward's end; the head's gradient of one micro-batch
-    is a float32 tensor of its own; DDP's buckets are as large as the gradients. FSDP2: two layers and the root
-    gathered; two layers' gradients in the compute dtype and in float32; the head's in float32, the root's in both.
+    Single and DDP: autocast keeps a copy of every layer's weights till the forward's end (the fused head makes none);
+    the head's gradient of one micro-batch is a tensor of its own; DDP's buckets are as large as the gradients. FSDP2:
+    two layers and the root gathered, and their gradients in the compute dtype and in float32.
     """
     low, frozen, layer = plan.number_bytes, plan.lora is not None, model.block_parameters / model.layers
     if plan.strategy in ("fsdp2", "hsdp"):
-        gathered = low * (2 * layer + model.root_parameters)
-        return gathered if frozen else gathered + (low + 4) * (2 * layer + model.root_parameters) + 4 * model.head
-    copied = 0.0 if frozen or low == 4 else low * model.parameters
+        at_once = 2 * layer + model.root_parameters
+        return low * at_once + (0.0 if frozen else (low + 4) * at_once)
+    copied = 0.0 if frozen or low == 4 else low * model.block_parameters
     buckets = 4 * trained_parameters(model, plan) if plan.strategy == "ddp" else 0.0
     return copied + buckets + (0.0 if frozen else 4 * model.head)
 
