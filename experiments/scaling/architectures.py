@@ -71,14 +71,16 @@ class Architecture:
         """Keys and values of one token in all layers."""
         return 2 * self.layers * self.kv_width * number_bytes
 
-    def kept_bytes(self, number_bytes: int) -> int:
+    def kept_bytes(self, number_bytes: int, *, autocast: bool = False) -> int:
         """What one layer keeps of a token for the backward, without gradient checkpointing.
 
         The numbers are those of Hugging Face's eager layers. Of the width H: both norms' inputs, which are float32
         whatever the layer computes in (2 H); normalized inputs and outputs of both (4 H), queries and what the heads
-        give (2 H); keys and values (2 K). Of the MLP's width I: gate, activated gate, up and their product (4 I).
+        give (2 H); keys and values (2 K). Of the MLP's width I: gate, activated gate, up and their product (4 I). Under
+        autocast the residual stream is float32, and with it the normalized inputs (2 H).
         """
-        return 4 * 2 * self.hidden + number_bytes * (6 * self.hidden + 2 * self.kv_width + 4 * self.mlp)
+        wider = (4 - number_bytes) * 2 * self.hidden if autocast else 0
+        return wider + 4 * 2 * self.hidden + number_bytes * (6 * self.hidden + 2 * self.kv_width + 4 * self.mlp)
 
 
 def config_of(model: Architecture, *, positions: int = 4096) -> Qwen2Config:

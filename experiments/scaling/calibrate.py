@@ -45,6 +45,7 @@ SIZES = (
 ROWS, PROMPT, COMPLETION = 16, 32, 32
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 REPEATS = 3
+AUTOCAST, AS_FSDP2 = "kept bytes, autocast", "kept bytes, as FSDP2"
 
 
 def seconds_of(call: Callable[[], Any], *, repeats: int = REPEATS) -> float:
@@ -116,10 +117,10 @@ def predicted(model: Architecture, rates: dict[str, float], dtype: str) -> dict[
 
 
 def measured(model: Architecture, dtype: str) -> dict[str, float]:
-    """Seconds of the phases, and bytes that the forward keeps for the backward."""
+    """Seconds of the phases, and bytes that the forward keeps: under autocast, and with weights in the dtype."""
     torch.manual_seed(0)
     policy = Policy(Qwen2ForCausalLM(config_of(model)))
-    batch, weights = made_batch(model), storages(policy.parameters())
+    batch = made_batch(model)
     optimizer = make_optimizer([ParameterGroup(policy)], None, lr=0.0)
     spent: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
     for _ in range(REPEATS + 1):
@@ -131,12 +132,18 @@ def measured(model: Architecture, dtype: str) -> dict[str, float]:
             clip_grad_norm(policy, 1.0)
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+    result = {phase: statistics.median(times[1:]) for phase, times in spent.items()}
+    result |= {"generate": generating(policy, model, dtype), AUTOCAST: kept_by(policy, batch, dtype)}
+    return result | {AS_FSDP2: kept_by(policy.to(DTYPES[dtype]), batch, "float32")}
+
+
+def kept_by(policy: Policy, batch: SequenceBatch, dtype: str) -> float:
+    """Bytes that a forward keeps for the backward, the weights themselves not counted."""
+    weights = storages(policy.parameters())
     with saved_for_backward() as saved, autocast(dtype):
         loss = policy(batch).logprobs.sum()
-    kept = sum(size for place, size in storages(saved).items() if place not in weights)
-    del loss, saved
-    result = {phase: statistics.median(times[1:]) for phase, times in spent.items()}
-    return result | {"generate": generating(policy, model, dtype), "kept bytes": float(kept)}
+    del loss
+    return float(sum(size for place, size in storages(saved).items() if place not in weights))
 
 
 @contextmanager
@@ -169,11 +176,12 @@ def generating(policy: Policy, model: Architecture, dtype: str) -> float:
     return seconds_of(lambda: engine.generate(prompts, sampling, group_size=1, seeds=list(range(ROWS))))
 
 
-def kept_bytes(model: Architecture, dtype: str) -> float:
-    """Activations as ``memory`` has them without gradient checkpointing, and autocast's copies of the weights."""
+def kept_bytes(model: Architecture, dtype: str, *, mixed: bool) -> float:
+    """Activations as ``memory`` has them without gradient checkpointing; with autocast, its copies of the weights too."""
     low, tokens = DTYPES[dtype].itemsize, ROWS * (PROMPT + COMPLETION)
-    copied = 0 if low == 4 else low * model.matrices
-    return float(copied + tokens * (model.layers * model.kept_bytes(low) + 2 * (4 + low) * model.hidden))
+    copied = low * model.matrices if mixed and low == 2 else 0
+    layers = model.layers * model.kept_bytes(low, autocast=mixed)
+    return float(copied + tokens * (layers + 2 * (4 + low) * model.hidden))
 
 
 def main() -> None:
@@ -183,7 +191,7 @@ def main() -> None:
         rates = measured_rates()  # anew for each size: the machine has other work to do
         for dtype in DTYPES:
             seen, expected = measured(model, dtype), predicted(model, rates, dtype)
-            expected["kept bytes"] = kept_bytes(model, dtype)
+            expected |= {AUTOCAST: kept_bytes(model, dtype, mixed=True), AS_FSDP2: kept_bytes(model, dtype, mixed=False)}
             rows.append({"model": model.name, "parameters": model.parameters, "dtype": dtype, "rates": rates})
             rows[-1] |= {"measured": seen, "predicted": expected}
             factors = {phase: round(seen[phase] / expected[phase], 2) for phase in seen}

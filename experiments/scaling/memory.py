@@ -60,7 +60,8 @@ def activations(model: Architecture, workload: Workload, plan: Plan) -> float:
     done, low = work(workload, plan), plan.number_bytes
     longest = workload.prompt + workload.limit
     tokens = min(max(plan.micro_batch_tokens, longest), max(done.tokens / plan.windows, longest))
-    kept, width = model.kept_bytes(low), model.hidden
+    autocast = plan.strategy in ("single", "ddp") and plan.lora is None
+    kept, width = model.kept_bytes(low, autocast=autocast), model.hidden
     layers = model.layers * low * width + 2 * kept if plan.checkpointing else model.layers * kept
     return tokens * (layers + 2 * (4 + low) * width)
 

@@ -132,8 +132,8 @@ def published(found: list[Record]) -> str:
 
 def calibrated(calibration: Record) -> str:
     """Measured over predicted, and the geometric mean over sizes."""
-    phases = ("forward", "backward", "optimizer", "generate", "kept bytes")
-    rows = [["model", "dtype", *(f"{phase}, measured / predicted" for phase in phases)]]
+    phases = tuple(calibration["sizes"][0]["measured"])
+    rows = [["model", "dtype", *phases]]
     factors: dict[str, list[list[float]]] = {}
     for size in calibration["sizes"]:
         seen = [size["measured"][phase] / size["predicted"][phase] for phase in phases]
