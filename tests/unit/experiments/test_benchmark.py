@@ -9,13 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.benchmark import report, stopwatch
+from experiments.benchmark import growth, report, run, stopwatch
 from experiments.benchmark.flops import Group, Shape, forward_flops, step_flops
-from experiments.benchmark.growth import slope
 from experiments.benchmark.job import Job, Recording
 from experiments.benchmark.model_w2 import CHARACTERS, EOS, character_tokenizer, end_probability, random_model, tune_end
 from experiments.benchmark.reward import checksum, token_reward
-from experiments.benchmark.run import best_rows
 from experiments.benchmark.stopwatch import Stopwatch, step_figures
 from grpo_lightning.types import Completion
 
@@ -121,7 +119,7 @@ def test_the_best_micro_batch_is_the_fastest() -> None:
     runs[1]["steps"][0]["step"] = 8.0
     runs.append(made("trl", rows=64, purpose="tune"))
     runs[-1]["steps"][0]["step"], runs[-1]["job"]["checkpointing"] = 1.0, True
-    assert best_rows(runs) == 16
+    assert run.best_rows(runs) == 16
 
 
 def test_rewards_differ_in_a_group_of_equal_answers_and_follow_the_tokens() -> None:
@@ -153,9 +151,9 @@ def test_a_job_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_slope_is_the_exponent() -> None:
-    assert slope([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1.0)
-    assert slope([1, 2, 4], [5, 20, 80]) == pytest.approx(2.0)
-    assert slope([10, 100], [7, 7]) == pytest.approx(0.0)
+    assert growth.slope([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1.0)
+    assert growth.slope([1, 2, 4], [5, 20, 80]) == pytest.approx(2.0)
+    assert growth.slope([10, 100], [7, 7]) == pytest.approx(0.0)
 
 
 def test_the_end_of_a_text_is_as_likely_as_asked() -> None:
@@ -168,3 +166,59 @@ def test_the_end_of_a_text_is_as_likely_as_asked() -> None:
     assert len(tokenizer.encode(text)) == len(text)
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_token_id == EOS
+
+
+def test_sides_take_turns_and_the_page_tells_of_all_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = Job(
+        trainer="ours", engine="vllm", model="m", data="d", prompts_per_step=8, group_size=8, max_prompt_length=200,
+        max_completion_length=256, rows=64, precision="bf16-mixed",
+    )  # fmt: skip
+
+    def measure(job: Job, folder: Path) -> dict[str, Any]:
+        seconds = {"ours": 2.0, "trl": 40.0}[job.trainer] - (job.rows == 16)
+        figures = {"forward": 1.0, "generated_tokens": 5.0, "trained_tokens": 5.0, "computed_tokens": 10.0}
+        steps = [step_figures(dict(figures), seconds=value) for value in (99.0, seconds)]
+        return {"memory": {"above_load": 100.0 if job.trainer == "ours" else 400.0, "peak": 500.0}, "steps": steps}
+
+    monkeypatch.setattr(run, "measure", measure)
+    runs = run.compare("W2", job, repeats=2)
+    main = [(r["job"]["trainer"], r["job"]["engine"], r["job"]["rows"]) for r in runs if r["purpose"] == "main"]
+    turn = [
+        ("ours", "vllm", 64),
+        ("ours", "transformers", 64),
+        ("trl", "transformers", 64),
+        ("trl", "transformers", 16),
+    ]
+    assert main == 2 * turn
+    assert [r["job"]["seed"] for r in runs if r["purpose"] == "main"] == [0] * 4 + [1] * 4
+    once = [(r["job"]["trainer"], r["job"]["precision"], r["job"]["beta"]) for r in runs if r["purpose"] == "once"]
+    assert once == [(t, *s) for s in (("32-true", 0.0), ("bf16-mixed", 0.04)) for t in ("ours", "trl")]
+    assert all(len(r["steps"]) == 1 for r in runs)  # the first step is not among them
+
+    flops = {"train": 3e12, "generate": 1e12}
+    length = {"mean": 80.0, "max": 256}
+    found = {"title": "made", "runs": runs, "flops": flops, "flops_with_reference": flops, "machine": "some"}
+    found |= {"matmul": {"32-true": 1e12, "bf16-mixed": 2e12}, "commit": "abc"}
+    record = {"workloads": {"W2": found | {"completion_length": length, "prompt_length": length}}}
+    page = report.page(record)
+    assert "| ours, vllm, micro-batch 64 / TRL, micro-batch 64 | 20.00 x | 1.00 x | 0.25 x |" in page
+    assert "| ours, vllm, micro-batch 64 / TRL, micro-batch 16 | 19.50 x | 1.00 x | 0.25 x |" in page
+    assert "| TRL, micro-batch 64, checkpointing | 40.00 | 400 |" in page
+    assert "bf16-mixed, beta 0.04, one run:" in page
+    report.draw(record, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 0
+
+
+def test_growth_by_factor(tmp_path: Path) -> None:
+    def points(time: float, memory: float) -> list[dict[str, Any]]:
+        made = [(100, 10), (200, 20), (400, 40)]
+        return [
+            {"hidden": h, "weights": {"body": b}, "seconds": b**time, "beyond": 8.0 * b**memory} for h, b in made
+        ]  # fmt: skip
+
+    record = {"factors": {"hidden": {"ours": points(1.0, 0.5), "trl": points(2.0, 1.0)}}}
+    rows = growth.table(record)
+    assert rows[1][1:6] == ["10", "40", "ours", "1.00", "0.50"]
+    assert rows[2][4:6] == ["2.00", "1.00"]
+    growth.draw(record, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 0
