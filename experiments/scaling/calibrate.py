@@ -177,7 +177,7 @@ def generating(policy: Policy, model: Architecture, dtype: str) -> float:
 
 
 def kept_bytes(model: Architecture, dtype: str, *, mixed: bool) -> float:
-    """Activations as ``memory`` has them without gradient checkpointing; with autocast, its copies of the weights too."""
+    """Activations as ``memory`` has them without checkpointing; with autocast, its copies of the weights too."""
     low, tokens = DTYPES[dtype].itemsize, ROWS * (PROMPT + COMPLETION)
     copied = low * model.matrices if mixed and low == 2 else 0
     layers = model.layers * model.kept_bytes(low, autocast=mixed)
@@ -191,7 +191,10 @@ def main() -> None:
         rates = measured_rates()  # anew for each size: the machine has other work to do
         for dtype in DTYPES:
             seen, expected = measured(model, dtype), predicted(model, rates, dtype)
-            expected |= {AUTOCAST: kept_bytes(model, dtype, mixed=True), AS_FSDP2: kept_bytes(model, dtype, mixed=False)}
+            expected |= {
+                AUTOCAST: kept_bytes(model, dtype, mixed=True),
+                AS_FSDP2: kept_bytes(model, dtype, mixed=False),
+            }
             rows.append({"model": model.name, "parameters": model.parameters, "dtype": dtype, "rates": rates})
             rows[-1] |= {"measured": seen, "predicted": expected}
             factors = {phase: round(seen[phase] / expected[phase], 2) for phase in seen}

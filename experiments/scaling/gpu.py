@@ -1,6 +1,6 @@
 """What one GPU says of the fused head, packing and FSDP2: python -m experiments.scaling.gpu --out FILE
 
-At most 8 minutes on one card; no vLLM, no downloads: models have random weights in published sizes. Every part stands
+At most 8 minutes on one card (no part begins after 6); no vLLM, no downloads: models have random weights in published sizes. Every part stands
 by itself: what fails is recorded with its error, and the others go on. The file is written anew after each. ``--tiny``
 runs the same lines with small numbers, on a CPU too.
 """
@@ -56,7 +56,7 @@ TINY: dict[str, Any] = {
 }
 
 
-def measure(out: Path, *, tiny: bool = False, minutes: float = 8.0, only: tuple[str, ...] = ()) -> dict[str, Any]:
+def measure(out: Path, *, tiny: bool = False, minutes: float = 6.0, only: tuple[str, ...] = ()) -> dict[str, Any]:
     """Run every part, or those named, and write ``out``.
 
     Args:
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.scaling.gpu", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--tiny", action="store_true", help="small numbers: a trial of the script itself")
-    parser.add_argument("--minutes", type=float, default=8.0, help="no part begins later than this")
+    parser.add_argument("--minutes", type=float, default=6.0, help="no part begins later than this")
     parser.add_argument("--only", nargs="*", default=(), choices=list(PARTS), help="these parts alone")
     options = parser.parse_args()
     measure(options.out, tiny=options.tiny, minutes=options.minutes, only=tuple(options.only))
