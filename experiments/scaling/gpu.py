@@ -1,8 +1,8 @@
 """What one GPU says of the fused head, packing and FSDP2: python -m experiments.scaling.gpu --out FILE
 
 At most 8 minutes on one card (no part begins after 6); no vLLM, no downloads: models have random weights in published
-sizes. Every part stands by itself: what fails is recorded with its error, and the others go on. The file is written anew
-after each. ``--tiny`` runs the same lines with small numbers, on a CPU too.
+sizes. Every part stands by itself: what fails is recorded with its error, and the others go on. The file is written
+anew after each. ``--tiny`` runs the same lines with small numbers, on a CPU too.
 """
 
 from __future__ import annotations
