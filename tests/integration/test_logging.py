@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lightning as L
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.integration.command_line import REWARDS, fit, grpo, rows
+from tests.integration.recorded_rollout import replay
+from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +65,28 @@ def test_one_row_for_each_optimizer_step(tiny: Path, tmp_path: Path, capsys: pyt
     losses = [(event.step, event.value) for event in board.Scalars("loss")]
     assert losses == [(int(row["step"]), pytest.approx(float(row["loss"]), rel=1e-5)) for row in table]
     assert [event.step for event in board.Scalars("reward")] == [1, 5]
+
+
+def test_callbacks_see_every_figure_of_the_latest_step(tmp_path: Path) -> None:
+    """As early stopping and ``ModelCheckpoint(monitor=...)`` look them up, in the middle of an epoch."""
+
+    class Watch(L.Callback):
+        def __init__(self) -> None:
+            self.seen: list[dict[str, float]] = []
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+            self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    tiny_model("Llama").save_pretrained(tmp_path / "policy")
+    tiny_tokenizer().save_pretrained(tmp_path / "policy")
+    watch = Watch()
+    module, trainer, _ = replay(str(tmp_path / "policy"), tmp_path, rollouts=2, passes=2, callbacks=(watch,))
+    assert len(module.steps) == 4
+    for seen, latest in zip(watch.seen, module.steps[1::2], strict=True):
+        assert {name: seen[name] for name in latest} == pytest.approx(latest, rel=1e-6)
+        assert seen["rollout/figure"] == 1.0  # of the rollout's first step
+    assert watch.seen[0]["loss"] != watch.seen[1]["loss"]
+    assert float(trainer.callback_metrics["grad_norm"]) == pytest.approx(module.steps[-1]["grad_norm"])
 
 
 def test_micro_batches_make_no_rows(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
