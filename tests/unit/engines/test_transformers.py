@@ -145,6 +145,15 @@ def test_a_prompt_near_the_end_of_the_model_gets_what_room_is_left(tmp_path):
     assert [[len(ids) for ids in group] for group in token_ids(groups)] == [[1, 1], [6, 6], [20, 20]]
 
 
+def test_the_head_gets_states_that_stand_close_together(engine):
+    """A slice of the last of many positions would be multiplied row by row."""
+    seen = []
+    head = engine._model.get_output_embeddings()
+    head.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0].shape[:2], inputs[0].is_contiguous())))
+    engine.generate(PROMPTS, SAMPLING, group_size=2, seeds=SEEDS)
+    assert set(seen) == {((10, 1), True)}
+
+
 def test_the_weights_are_shared_not_copied(engine, model):
     greedy = Sampling(max_completion_length=6, temperature=0)
     ours = dict(engine._model.named_parameters())
