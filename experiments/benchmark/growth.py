@@ -145,18 +145,20 @@ def size_of(factor: str, runs: Iterable[dict[str, Any]]) -> list[int]:
     return [run["weights"]["body"] if factor == "hidden" else run[factor] for run in runs]
 
 
+def exponents(values: Sequence[float], measured: Sequence[float]) -> str:
+    """Over all values, and between the last two: what does not grow weighs less there."""
+    return f"{slope(values, measured):.2f} ({slope(values[-2:], measured[-2:]):.2f})"
+
+
 def table(record: dict[str, Any]) -> list[list[str]]:
-    """The exponents."""
-    rows = [["what grows", "from", "to", "side", "time, exponent", "memory, exponent"]]
-    rows[0] += ["step at the end (s)", "memory at the end, beyond gradient and optimizer (MiB)"]
+    """Exponents, and what the last value takes."""
+    rows = [["what grows", "from", "to", "side", "time", "memory", "at the end (s)", "(MiB)"]]
     for factor, sides in record["factors"].items():
         for side, runs in sides.items():
-            sizes = size_of(factor, runs)
-            rows.append(
-                [TITLES[factor], f"{sizes[0]:,}", f"{sizes[-1]:,}", side]
-                + [f"{slope(sizes, [run[name] for run in runs]):.2f}" for name in ("seconds", "beyond")]
-                + [f"{runs[-1]['seconds']:.2f}", f"{runs[-1]['beyond']:.0f}"]
-            )
+            sizes, seconds, memory = size_of(factor, runs), *([r[name] for r in runs] for name in ("seconds", "beyond"))
+            powers = exponents(sizes, seconds), exponents(sizes, memory)
+            ends = f"{sizes[0]:,}", f"{sizes[-1]:,}"
+            rows.append([TITLES[factor], *ends, side, *powers, f"{seconds[-1]:.2f}", f"{memory[-1]:.0f}"])
     return rows
 
 

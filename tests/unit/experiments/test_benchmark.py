@@ -154,6 +154,7 @@ def test_the_slope_is_the_exponent() -> None:
     assert growth.slope([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1.0)
     assert growth.slope([1, 2, 4], [5, 20, 80]) == pytest.approx(2.0)
     assert growth.slope([10, 100], [7, 7]) == pytest.approx(0.0)
+    assert growth.exponents([1, 2, 4], [8, 8, 32]) == "1.00 (2.00)"
 
 
 def test_the_end_of_a_text_is_as_likely_as_asked() -> None:
@@ -218,7 +219,7 @@ def test_growth_by_factor(tmp_path: Path) -> None:
 
     record = {"factors": {"hidden": {"ours": points(1.0, 0.5), "trl": points(2.0, 1.0)}}}
     rows = growth.table(record)
-    assert rows[1][1:6] == ["10", "40", "ours", "1.00", "0.50"]
-    assert rows[2][4:6] == ["2.00", "1.00"]
+    assert rows[1][1:6] == ["10", "40", "ours", "1.00 (1.00)", "0.50 (0.50)"]
+    assert rows[2][4:6] == ["2.00 (2.00)", "1.00 (1.00)"]
     growth.draw(record, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 0
