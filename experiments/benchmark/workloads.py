@@ -69,11 +69,13 @@ def random_characters(number: int, _: Sources, *, length: int = 200) -> list[str
 
 
 def gsm8k(number: int, sources: Sources) -> list[str]:
-    """The first questions of GSM8K's train split."""
+    """GSM8K's questions after a worked example, its first row: without one, a base model often says nothing."""
     from grpo_lightning.data import GSM8K
 
     source = GSM8K(split="train", path=sources.gsm8k) if sources.gsm8k else GSM8K(split="train")
-    return [f"Question: {row['question']}\nAnswer:" for row in source.rows()[:number]]
+    example, *rows = source.rows()[: 1 + number]
+    shown = f"Question: {example['question']}\nAnswer: {example['solution']}\n\n"
+    return [f"{shown}Question: {row['question']}\nAnswer:" for row in rows]
 
 
 def w2_model(_: Sources) -> str:
