@@ -176,14 +176,18 @@ class _Picker:
         self.bar = bar
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        logprobs = processed_logprobs(scores, self.sampling)
+        # Of the rows that go on alone: most of a long tail's steps are made for a few.
+        rows = (~self.finished).nonzero().squeeze(1)
+        logprobs = processed_logprobs(scores[rows], self.sampling)
         if self.uniforms is None:
-            token = logprobs.argmax(dim=-1)
+            drawn = logprobs.argmax(dim=-1)
         else:
-            token = draw(logprobs, self.uniforms[:, len(self.tokens)])
+            drawn = draw(logprobs, self.uniforms[rows, len(self.tokens)])
+        token = self.eos[0].repeat(len(scores)).index_copy(0, rows, drawn)
         self.tokens.append(token)
-        self.logprobs.append(logprobs.gather(1, token[:, None]).squeeze(1))
-        self.bar.update(int((~self.finished).sum()))
+        chosen = logprobs.gather(1, drawn[:, None]).squeeze(1)
+        self.logprobs.append(chosen.new_zeros(len(scores)).index_copy(0, rows, chosen))
+        self.bar.update(len(rows))
         self.finished |= torch.isin(token, self.eos)
         return torch.full_like(scores, -torch.inf).scatter_(1, token[:, None], 0.0)
 
