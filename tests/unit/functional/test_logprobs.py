@@ -220,7 +220,9 @@ def test_an_unlikely_token_and_huge_logits_stay_finite() -> None:
 
 PROBE = """
 import ctypes, sys, torch
-from grpo_lightning.functional.logprobs import CPU_CHUNK_BYTES, head_logprobs
+from grpo_lightning.functional.logprobs import head_logprobs
+
+CHUNK = 4 * 2**20
 
 def status(key):
     with open("/proc/self/status") as lines:
@@ -232,7 +234,7 @@ def extra(work):
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak starts from here
     result = work()
-    return (status("VmHWM") - before) / CPU_CHUNK_BYTES, result
+    return (status("VmHWM") - before) / CHUNK, result
 
 torch.set_num_threads(1)
 hidden = torch.randn(1024, 512, requires_grad=True)
@@ -241,13 +243,13 @@ targets = torch.randint(0, 16_384, (1024,))
 
 def scores(tokens):
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=sys.argv[1] == "autocast"):
-        return head_logprobs(hidden[:tokens], weight, targets[:tokens])
+        return head_logprobs(hidden[:tokens], weight, targets[:tokens], chunk_bytes=CHUNK)
 
 sum(scores(4)).sum().backward()  # torch's own start-up
 hidden.grad = weight.grad = None
 forward, (logprobs, entropy) = extra(lambda: scores(1024))
 backward, _ = extra((logprobs.sum() + 0.1 * entropy.sum()).backward)
-gradients = (hidden.grad.numel() + weight.grad.numel()) * 4 / CPU_CHUNK_BYTES
+gradients = (hidden.grad.numel() + weight.grad.numel()) * 4 / CHUNK
 print(forward, backward - gradients)
 """
 
