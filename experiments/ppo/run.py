@@ -124,7 +124,7 @@ def lines_table(record: dict[str, dict[str, dict[str, int]]]) -> str:
 def draw(runs: Sequence[Run], path: Path) -> None:
     """A panel a rate with the rewards of all algorithms, and what the rate does to the end."""
     figure, axes = plt.subplots(1, len(RATES) + 1, figsize=(4.2 * (len(RATES) + 1), 3.6), layout="constrained")
-    for algorithm, color, line in zip(ALGORITHMS, OKABE_ITO, LINES, strict=False):
+    for number, (algorithm, color, line) in enumerate(zip(ALGORITHMS, OKABE_ITO, LINES, strict=False)):
         for rate, place in zip(RATES, axes, strict=False):
             rollouts, values = aligned(of(runs, algorithm, rate), "reward", smooth=3)
             place.fill_between(rollouts, 100 * values.min(0), 100 * values.max(0), color=color, alpha=0.15, linewidth=0)
@@ -134,8 +134,10 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         means = [np.mean(values) for values in ends]
         reach = [[mean - min(v) for mean, v in zip(means, ends, strict=True)]]
         reach.append([max(v) - mean for mean, v in zip(means, ends, strict=True)])
-        axes[-1].errorbar(RATES, means, yerr=reach, color=color, linestyle=line, marker="o", markersize=4, capsize=3)
+        beside = np.arange(len(RATES)) + 0.07 * (number - 1)  # or the bars would hide each other
+        axes[-1].errorbar(beside, means, yerr=reach, color=color, linestyle=line, marker="o", markersize=4, capsize=3)
     axes[-1].set(title="Reward of the last five rollouts", xlabel="learning rate", ylabel="%")
+    axes[-1].set_xticks(range(len(RATES)), RATES)
     for place in axes:
         place.title.set_fontsize(10)
         place.grid(alpha=0.3)
