@@ -23,6 +23,7 @@ PARTS = {
     "strategies": ("strategies.run",),
     "random_rewards": ("random_rewards.run",),
     "emergence": ("emergence.run",),
+    "scaling": ("scaling.calibrate", "scaling.run"),
 }
 """Modules of each experiment, in their order."""
 
