@@ -9,11 +9,12 @@ implementation:
 - ``sdpa``: by ``packed_sdpa``, which spreads queries, keys and values over padded blocks of sequences of like length,
   for the attention alone. (Under a mask over the whole row the attention of 64 sequences would cost 64 times as much,
   in a small model more than everything else.)
-- ``eager``, ``flex_attention``: by the mask of N x N entries that transformers makes where positions restart.
-- ``flash_attention_2``: by its kernel for sequences of unequal lengths, which transformers calls where they restart.
+- ``flash_attention_2``: by its kernel for sequences of unequal lengths, which transformers calls where positions
+  restart. It knows no shared prompts: there every sequence brings its own.
+- Others (``eager``) would need that mask, and are padded.
 
-The last two know no shared prompts: there every sequence brings its own. A model that carries a state from token to
-token (Mamba, convolutions) or makes its positions of the mask (ALiBi) cannot be packed; ``Policy.verify`` finds out.
+A model that carries a state from token to token (Mamba, convolutions), makes its positions of the mask (ALiBi) or makes
+masks of its own cannot be packed; ``Policy.verify`` finds out.
 """
 
 from __future__ import annotations
@@ -23,16 +24,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-from grpo_lightning.errors import UserError
 from grpo_lightning.types import SequenceBatch
 
-PACKED_SDPA = "sdpa_packed"
-"""Under which name transformers knows ``packed_sdpa``."""
-FAR = 2**40
+FAR = 2**30
 """A position behind everything, which nothing sees."""
 
 
@@ -40,10 +37,9 @@ class Block(NamedTuple):
     """Some sequences, or parts of them, that ``packed_sdpa`` computes together: b of them, padded to like length."""
 
     queries: Tensor
-    """Where in the row each stands, ``[b, q]``. Padding takes the row's last token: any finite values do where nothing
-    looks."""
+    """Where in the row each stands, N for padding, ``[b, q]``."""
     keys: Tensor
-    """The same of the tokens they may see, ``[b, k]``."""
+    """The same of the tokens that they may see, ``[b, k]``."""
     mask: Tensor | None
     """True where a query sees a key, ``[b, 1, q, k]``; None where they are the same tokens in causal order."""
     windowed: Tensor | None
@@ -55,10 +51,14 @@ class Spread(NamedTuple):
 
     blocks: list[Block]
     """Every token of the row is a query in one of them, or with the same result in several."""
+    queries: Tensor
+    """Those of all blocks, flattened one behind the other, ``[Q]``."""
+    keys: Tensor
+    """Those of all blocks, flattened one behind the other, ``[K]``."""
     back: Tensor
-    """Where in the blocks' queries, flattened one behind the other, each token of the row is found, ``[N]``."""
-    exceeded: int | None
-    """Sliding window of the model, in tokens, if a sequence exceeds it."""
+    """Where in ``queries`` each token of the row is found, ``[N]``."""
+    window: int | None
+    """Sliding window that some of the model's layers have, in tokens."""
 
 
 class PackedBatch(NamedTuple):
@@ -117,13 +117,14 @@ def spread(packed: PackedBatch, batch: SequenceBatch, *, window: int | None = No
     for like in _alike(others, prompts, 0.5):
         for rows in _alike(like, completions, 0.5):
             blocks.append(_completions(packed, batch, rows, window))
-    everywhere = torch.cat([block.queries.flatten() for block in blocks])
-    numbers = torch.arange(len(everywhere), device=everywhere.device)
+    queries = torch.cat([block.queries.flatten() for block in blocks])
+    keys = torch.cat([block.keys.flatten() for block in blocks])
+    numbers = torch.arange(len(queries), device=queries.device)
     # Of several places the first, so that it is always the same one.
     count = packed.input_ids.shape[1]
-    back = numbers.new_full((count + 1,), len(numbers)).scatter_reduce_(0, everywhere, numbers, "amin")[:count]
-    blocks = [b._replace(queries=b.queries.clamp(max=count - 1), keys=b.keys.clamp(max=count - 1)) for b in blocks]
-    return Spread(blocks, back, window if window is not None and max(lengths) > window else None)
+    back = numbers.new_full((count + 1,), len(numbers)).scatter_reduce_(0, queries, numbers, "amin")[:count]
+    # Padding takes the row's last token: any finite values do where nothing looks.
+    return Spread(blocks, queries.clamp(max=count - 1), keys.clamp(max=count - 1), back, window)
 
 
 def _alike(rows: list[int], lengths: list[int], ratio: float) -> list[list[int]]:
@@ -167,15 +168,9 @@ def _completions(packed: PackedBatch, batch: SequenceBatch, rows: list[int], win
 
 def _sees(queries: Tensor, keys: Tensor, window: int) -> Tensor:
     """Whether tokens at positions ``[b, q]`` see those at positions ``[b, k]``: ``[b, 1, q, k]``."""
-    distance = queries[:, :, None] - keys[:, None]
-    return ((distance >= 0) & (distance < window))[:, None]
-
-
-def use_packed_sdpa(model: PreTrainedModel) -> bool:
-    """Have ``model`` use ``packed_sdpa`` in the place of ``sdpa``; False if its attention is another."""
-    if model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation():
-        model.set_attn_implementation(PACKED_SDPA)
-    return bool(model.config._attn_implementation == PACKED_SDPA)
+    # Compared, not subtracted from each other: the differences of all pairs would take eight times the result.
+    queries, oldest, keys = queries[:, :, None], (queries - window)[:, :, None], keys[:, None]
+    return ((keys <= queries) & (keys > oldest))[:, None]
 
 
 def packed_sdpa(
@@ -194,34 +189,41 @@ def packed_sdpa(
         query: ``[1, heads, N, D]``.
         key: ``[1, key heads, N, D]``.
         value: ``[1, key heads, N, D]``.
-        attention_mask: ignored if there is a ``spread_over``.
+        attention_mask: a single entry that stands for none if there is a ``spread_over``.
         spread_over: the sequences of the row; None if it is no packed one.
         kwargs: dropout, scaling, sliding_window and what else ``sdpa`` takes.
 
     Returns:
         ``[1, N, heads, D]``, and None for the attention's weights.
+
+    Raises:
+        ValueError: if the layer has a mask or a window that it does not tell of.
     """
     if spread_over is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    if spread_over.exceeded is not None and "sliding_window" not in kwargs:
-        raise UserError(
-            f"--model.packing true: {type(module).__name__} does not say which of its layers have the sliding window "
-            f"of {spread_over.exceeded} tokens that sequences exceed; set --model.packing false"
-        )
+    if attention_mask is not None and attention_mask.numel() != 1:
+        raise ValueError(f"{type(module).__name__} makes a mask of its own")
+    if spread_over.window is not None and "sliding_window" not in kwargs:
+        raise ValueError(f"{type(module).__name__} does not say whether it has the sliding window")
     slides = kwargs.get("sliding_window") is not None
-    heads = [part.shape[1] for part in (query, key, value)]
-    by_token = [part[0].transpose(0, 1).flatten(1) for part in (query, key, value)]
+    queries = _picked(query, spread_over.queries, [block.queries for block in spread_over.blocks])
+    keys, values = (_picked(x, spread_over.keys, [block.keys for block in spread_over.blocks]) for x in (key, value))
     outputs = []
-    for block in spread_over.blocks:
-        places = (block.queries, block.keys, block.keys)
-        # As an embedding: of all that picks rows, it has by far the fastest backward pass.
-        picked = [embedding(at, tokens) for at, tokens in zip(places, by_token, strict=True)]
-        parts = [part.unflatten(2, (n, -1)).transpose(1, 2) for part, n in zip(picked, heads, strict=True)]
+    for block, *states in zip(spread_over.blocks, queries, keys, values, strict=True):
         mask = block.windowed if slides and block.windowed is not None else block.mask
-        output, _ = sdpa_attention_forward(module, *parts, mask, **kwargs | {"is_causal": mask is None})
+        output, _ = sdpa_attention_forward(module, *states, mask, **kwargs | {"is_causal": mask is None})
         outputs.append(output.flatten(0, 1).flatten(1))
-    return embedding(spread_over.back, torch.cat(outputs)).unflatten(1, (heads[0], -1))[None], None
+    return embedding(spread_over.back, torch.cat(outputs)).unflatten(1, (query.shape[1], -1))[None], None
 
 
-AttentionInterface.register(PACKED_SDPA, packed_sdpa)
-AttentionMaskInterface.register(PACKED_SDPA, sdpa_mask)
+def _picked(states: Tensor, places: Tensor, blocks: list[Tensor]) -> list[Tensor]:
+    """States of a packed row, ``[1, heads, N, D]``, for each block of places ``[b, s]``: ``[b, heads, s, D]``."""
+    # As an embedding: of all that picks rows, it has by far the fastest backward pass.
+    parts = embedding(places, states[0].transpose(0, 1).flatten(1)).split([block.numel() for block in blocks])
+    shapes = [(*block.shape, states.shape[1], -1) for block in blocks]
+    return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
+
+
+# Under the same name: some models ask for it, and compute something else under any other. What is no packed row goes to
+# transformers' own.
+AttentionInterface.register("sdpa", packed_sdpa)

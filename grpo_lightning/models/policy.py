@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from grpo_lightning.engines.skeleton import tied_aliases
 from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.functional.logprobs import TokenScores, head_logprobs, logprobs_from_logits
-from grpo_lightning.models.packing import pack, spread, use_packed_sdpa
+from grpo_lightning.models.packing import pack, spread
 from grpo_lightning.types import Layout, SequenceBatch
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ class Policy(nn.Module):
     def __init__(self, model: PreTrainedModel, *, packing: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.packing = packing
-        self.shares_prompts = packing and use_packed_sdpa(model)
+        attention = model.config._attn_implementation
+        self.packing = packing and (attention == "sdpa" or "flash" in attention)
+        self.shares_prompts = packing and attention == "sdpa"
         """Whether sequences with the same prompt, one behind the other, have it once."""
         self.tied = tied_aliases(model)
         """Second names of tied tensors, each with its first; found here, since shards no longer show them."""
@@ -112,7 +113,7 @@ class Policy(nn.Module):
             log.warning(
                 "--model.packing true: sequences are padded after all, since %s (--model.attn_implementation %s) %s",
                 type(self.model).__name__,
-                chosen.removesuffix("_packed"),
+                chosen,
                 fault,
             )
         if "flash" in chosen:
@@ -186,9 +187,9 @@ class Policy(nn.Module):
             return self._decoded(batch.input_ids, positions, attention_mask=batch.attention_mask)[row, before]
         packed = pack(batch, share_prompts=self.shares_prompts)
         if self.shares_prompts:
-            window = getattr(self.model.config.get_text_config(), "sliding_window", None)
+            window = getattr(self.model.config.get_text_config(), "sliding_window", None) or None
             options = {
-                # Any mask, or transformers would make one of N x N entries.
+                # Transformers would make one of N x N entries. Integers, which whatever else reads it refuses.
                 "attention_mask": packed.positions.new_zeros(1, 1, 1, 1),
                 "spread_over": spread(packed, batch, window=window),
             }

@@ -9,7 +9,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from grpo_lightning.errors import UserError
 from grpo_lightning.models import packing
 from grpo_lightning.models.packing import pack, spread
 from grpo_lightning.models.policy import Policy
@@ -79,8 +78,8 @@ def test_each_token_asks_in_a_block_and_sees_its_own_sequence() -> None:
     assert whole.queries.tolist() == [[6, 7, 8, 9, 10, 11]]
     assert whole.mask is None
     assert prompt.queries.tolist() == [[0, 1, 2]]
-    assert completions.queries.tolist() == [[4, 5], [3, 11]]  # 11 is the row's last token, for padding
-    assert completions.keys.tolist() == [[4, 5, 0, 1, 2], [3, 11, 0, 1, 2]]
+    assert completions.queries.tolist() == [[4, 5], [3, 12]]  # 12 is padding
+    assert completions.keys.tolist() == [[4, 5, 0, 1, 2], [3, 12, 0, 1, 2]]
     assert completions.mask.int().tolist() == [
         [[[1, 0, 1, 1, 1], [1, 1, 1, 1, 1]]],
         [[[1, 0, 1, 1, 1], [1, 0, 1, 1, 1]]],  # padding sees what the last token sees
@@ -90,9 +89,8 @@ def test_each_token_asks_in_a_block_and_sees_its_own_sequence() -> None:
 
 def test_in_a_layer_with_a_window_a_token_sees_so_many() -> None:
     batch = grouped((3, (1, 2)))
-    assert spread(pack(batch), batch, window=5).exceeded is None
+    assert all(block.windowed is None for block in spread(pack(batch), batch, window=5).blocks)
     found = spread(pack(batch), batch, window=2)
-    assert found.exceeded == 2
     prompt, completions = found.blocks
     assert prompt.windowed.int().tolist() == [[[[1, 0, 0], [1, 1, 0], [0, 1, 1]]]]
     assert completions.windowed.int().tolist() == [
@@ -101,7 +99,7 @@ def test_in_a_layer_with_a_window_a_token_sees_so_many() -> None:
     ]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])  # eager in place of flash, which needs a GPU: without sharing
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, {}) for name in ARCHITECTURES] + list(ROOMY.items()),
@@ -109,7 +107,7 @@ def test_in_a_layer_with_a_window_a_token_sees_so_many() -> None:
 )
 def test_scores_and_gradients_are_those_of_padded_rows(name: str, options: dict[str, Any], attention: str) -> None:
     policy, batch = packed_policy(name, attention, **options), grouped(*GROUPS)
-    assert policy.layout == ("shared" if attention == "sdpa" else "packed")
+    assert policy.layout == ("shared" if attention == "sdpa" else "padded")
     logprobs, entropy, gradients = scores_and_gradients(policy, batch, packed=True)
     expected, expected_entropy, expected_gradients = scores_and_gradients(policy, batch, packed=False)
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-5)
@@ -177,7 +175,7 @@ def test_a_model_with_packed_attention_still_computes_and_saves_as_ever(tmp_path
 def test_every_attention_model_passes_verification(name: str, attention: str) -> None:
     policy = packed_policy(name, attention)
     policy.verify()
-    assert policy.layout == ("shared" if attention == "sdpa" else "packed")
+    assert policy.layout == ("shared" if attention == "sdpa" else "padded")
     assert all(parameter.grad is None for parameter in policy.parameters())
 
 
@@ -197,8 +195,12 @@ def test_a_model_that_carries_something_over_is_padded(name: str, caplog: pytest
     policy = Policy(model, packing=True)
     policy.verify()
     assert policy.layout == "padded"
-    (message,) = (text for text in caplog.messages if "--model" in text)
-    assert message.startswith(f"--model.packing true: sequences are padded after all, since {name} (--model.attn_imple")
+    messages = [text for text in caplog.messages if "--model" in text]
+    if model.config._attn_implementation == "sdpa":  # others would not have been packed anyway
+        (message,) = messages
+        assert message.startswith(f"--model.packing true: sequences are padded after all, since {name} (--model.attn_")
+    else:
+        assert messages == []
     policy(grouped(*GROUPS))
 
 
@@ -231,16 +233,39 @@ def test_code_that_takes_no_such_arguments_is_padded(
     assert "unexpected keyword argument 'spread_over'" in caplog.text
 
 
-def test_layers_that_hide_a_window_that_sequences_exceed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_hide_their_window_are_padded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     policy, attention = packed_policy("Mistral"), packing.packed_sdpa
 
     def hidden(*args, sliding_window=None, **kwargs):
         return attention(*args, **kwargs)
 
-    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, packing.PACKED_SDPA, hidden)
-    policy(sequences((2, 2)))
-    with pytest.raises(UserError, match=r"MistralAttention does not say .* sliding window of 4 tokens"):
-        policy(sequences((2, 3)))
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", hidden)
+    policy.verify()
+    assert policy.layout == "padded"
+    assert "MistralAttention does not say whether it has the sliding window" in caplog.text
+
+
+def test_layers_that_make_a_mask_of_their_own_are_padded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy, attention = packed_policy(), packing.packed_sdpa
+
+    def masked(module, query, key, value, mask, **kwargs):
+        return attention(module, query, key, value, torch.zeros(1, 1, query.shape[2], key.shape[2]), **kwargs)
+
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", masked)
+    policy.verify()
+    assert policy.layout == "padded"
+    assert "LlamaAttention makes a mask of its own" in caplog.text
+
+
+def test_a_window_of_no_tokens_is_none() -> None:
+    policy = packed_policy()
+    policy.model.config.sliding_window = 0  # Qwen2-MoE's way of saying so
+    policy.verify()
+    assert policy.layout == "shared"
 
 
 def test_verification_works_in_bfloat16() -> None:

@@ -72,6 +72,13 @@ def test_rows_that_share_a_prompt_stay_together_and_the_largest_part_comes_first
     assert by_prompt(**rows, micro_batch_tokens=5) == [[3], [0], [1], [2]]
 
 
+def test_a_completion_counts_a_sixteenth_of_a_prompt_that_it_shares() -> None:
+    # 40 + 5, then twice 5 + 2.
+    rows = {"prompts": [40] * 3, "completions": [5] * 3, "new_prompts": [True, False, False]}
+    assert by_prompt(**rows, micro_batch_tokens=59) == [[0, 1, 2]]
+    assert by_prompt(**rows, micro_batch_tokens=58) == [[0, 1], [2]]
+
+
 def test_rows_with_prompts_of_their_own_are_counted_without_padding() -> None:
     every = {"prompts": [1] * 4, "new_prompts": [True] * 4}
     assert by_prompt(completions=[8, 4, 4, 0], **every, micro_batch_tokens=20) == [[0, 1, 2, 3]]
