@@ -73,8 +73,8 @@ class RolloutCallback(L.Callback):
         reduction: function that says what each token counts in the loss.
         updates_per_rollout: optimizer steps that the prompts of a rollout are cut into (U).
         passes: times that a rollout is gone through (mu); above 1 the ratio and its clipping come into play.
-        micro_batch_tokens: most tokens in one forward and backward, a prompt counted once (and a sixteenth more for each
-            further completion) or, with ``--model.packing false``, with padding; bounds memory, changes no result.
+        micro_batch_tokens: most tokens in one forward and backward, a prompt counted once (and a sixteenth more for
+            each further completion) or, with ``--model.packing false``, with padding; bounds memory, changes no result.
         dynamic_sampling_tries: most times that new prompts are sampled for a rollout until P groups have rewards that
             differ (DAPO); the loader hands out the prompts of all tries, and what was not sampled is passed over. 1
             takes every group as it is.
