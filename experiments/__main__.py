@@ -1,7 +1,8 @@
 """All experiments that need nothing but this checkout, one after the other: python -m experiments [name ...]
 
 What is finished is kept in runs/, so that a stopped series goes on where it was. Not among them: real_weights, which
-needs a pretrained model, benchmark and fused_head, which need the machine for themselves, and answer_checking, which trains nothing.
+needs a pretrained model, benchmark and fused_head, which need the machine for themselves, and answer_checking, which
+trains nothing.
 """
 
 from __future__ import annotations
