@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -233,32 +234,30 @@ def test_code_that_takes_no_such_arguments_is_padded(
     assert "unexpected keyword argument 'spread_over'" in caplog.text
 
 
-def test_layers_that_hide_their_window_are_padded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def without_window(attention, *call, sliding_window=None, **kwargs):
+    return attention(*call, **kwargs)
+
+
+def with_own_mask(attention, module, query, key, value, mask, **kwargs):
+    return attention(module, query, key, value, torch.zeros(1, 1, query.shape[2], key.shape[2]), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "fault"),
+    [
+        ("Mistral", without_window, "MistralAttention does not say whether it has the sliding window"),
+        ("Llama", with_own_mask, "LlamaAttention makes a mask of its own"),
+    ],
+    ids=["a hidden window", "a mask of its own"],
+)
+def test_layers_that_do_not_tell_what_they_see_are_padded(
+    name: str, layer: Any, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policy, attention = packed_policy("Mistral"), packing.packed_sdpa
-
-    def hidden(*args, sliding_window=None, **kwargs):
-        return attention(*args, **kwargs)
-
-    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", hidden)
+    policy, attention = packed_policy(name), partial(layer, packing.packed_sdpa)
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", attention)
     policy.verify()
     assert policy.layout == "padded"
-    assert "MistralAttention does not say whether it has the sliding window" in caplog.text
-
-
-def test_layers_that_make_a_mask_of_their_own_are_padded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    policy, attention = packed_policy(), packing.packed_sdpa
-
-    def masked(module, query, key, value, mask, **kwargs):
-        return attention(module, query, key, value, torch.zeros(1, 1, query.shape[2], key.shape[2]), **kwargs)
-
-    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, "sdpa", masked)
-    policy.verify()
-    assert policy.layout == "padded"
-    assert "LlamaAttention makes a mask of its own" in caplog.text
+    assert fault in caplog.text
 
 
 def test_a_window_of_no_tokens_is_none() -> None:
@@ -271,3 +270,4 @@ def test_a_window_of_no_tokens_is_none() -> None:
 def test_verification_works_in_bfloat16() -> None:
     policy = Policy(tiny_model().bfloat16(), packing=True)
     policy.verify()
+    assert policy.layout == "shared"  # it would be padded without an error
