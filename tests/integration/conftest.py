@@ -19,11 +19,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_open_wandb_run() -> Iterator[None]:
-    """A run that a test leaves open would be gone on with by the next one in this process."""
+def _fresh_wandb() -> Iterator[None]:
+    """wandb keeps the open run and the environment of its first use for the whole process: each test has its own."""
     yield
-    if (wandb := sys.modules.get("wandb")) is not None and wandb.run is not None:
+    if (wandb := sys.modules.get("wandb")) is not None:
         wandb.finish()
+        wandb.teardown()
 
 
 @pytest.fixture(params=["name spaces", "plain"])

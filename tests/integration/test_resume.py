@@ -248,7 +248,6 @@ def test_weights_and_biases_goes_on_with_the_same_run(
     }
     last = f"--ckpt_path={tmp_path / 'run' / 'checkpoints' / 'last.ckpt'}"
     ids = []
-    wandb.finish()  # of an earlier test
     for folder, *arguments in (
         ["run"],
         ["run", last, "--trainer.max_steps=3"],
