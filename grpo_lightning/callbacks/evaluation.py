@@ -10,7 +10,8 @@ from typing import Any
 import lightning as L
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation, trainer_state
+from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation
+from grpo_lightning.callbacks.start_checks import trainer_state
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally, judge, wilson_interval

@@ -174,6 +174,22 @@ def warn_of_rare_checkpoints(intervals: Iterable[int], *, steps: int) -> None:
             )  # fmt: skip
 
 
+def warn_of_small_micro_batches(tokens: int, *, prompt: int, completion: int) -> None:
+    """A sequence longer than a micro-batch is one by itself, and takes more memory than was allowed for.
+
+    Args:
+        tokens: bound of a micro-batch.
+        prompt: longest prompt.
+        completion: longest completion.
+    """
+    if tokens < prompt + completion:
+        log.warning(
+            "--rollout.micro_batch_tokens %d: less than one sequence may have (--data.max_prompt_length %d plus "
+            "--rollout.max_completion_length %d); each longer one takes a micro-batch, and its memory, for itself: "
+            "raise it to %d, or lower the lengths", tokens, prompt, completion, prompt + completion,
+        )  # fmt: skip
+
+
 def check_evaluation_share(limit: float | int, data: PromptDataModule, *, flag: str) -> None:
     """A share of the evaluation that is less than one batch evaluates nothing.
 

@@ -12,9 +12,10 @@ import inspect
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -68,10 +69,10 @@ class Sample:
     """Of these, rows to which the reward does not apply."""
 
 
-def check_all_golds(
+def gold_checks(
     data: PromptDataModule, scorer: RewardScorer, *, most: int, evaluates: bool, trainer_state: Any = None
-) -> None:
-    """Every correctness reward on the golds that it will judge; see ``GoldCheck``.
+) -> Iterator[Callable[[], None]]:
+    """Of every correctness reward on the golds that it will judge; see ``GoldCheck.check``, which each of them calls.
 
     Args:
         data: set up, with its tokenizer.
@@ -79,18 +80,16 @@ def check_all_golds(
         most: rows looked at for each reward, spread evenly; 0 for none.
         evaluates: the rules of the evaluation sources will be used too.
         trainer_state: handed to the rewards.
-
-    Raises:
-        UserError: naming the first that does not fit.
     """
     answer_format = data.template.answer_format
     check = GoldCheck(answer_format, tokenizer=data.tokenizer, most=most, trainer_state=trainer_state)
     for name, reward in zip(scorer.names, scorer.rewards, strict=True):
         if marked(reward, "best") is not None:
-            check.check(scorer.alone(name), data.train_prompts or [], what=f"--rollout.rewards {name}")
+            what = f"--rollout.rewards {name}"
+            yield partial(check.check, scorer.alone(name), data.train_prompts or [], what=what)
     for source, prompts in zip(data.eval_sources, data.eval_prompts or [], strict=False) if evaluates else []:
         with closing(RewardScorer([source.correctness])) as rule:
-            check.check(rule, prompts, what=f"--data.eval_sources {source.name}, {rule.names[0]}")
+            yield partial(check.check, rule, prompts, what=f"--data.eval_sources {source.name}, {rule.names[0]}")
 
 
 class GoldCheck:

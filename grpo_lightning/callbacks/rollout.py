@@ -7,26 +7,16 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.geometry import (
-    check_estimator,
-    check_evaluation_share,
-    check_max_steps,
-    check_ratios,
-    check_windows,
-    warn_of_objective,
-    warn_of_rare_checkpoints,
-)
-from grpo_lightning.callbacks.gold_check import check_all_golds
+from grpo_lightning.callbacks.geometry import check_evaluation_share, check_max_steps
 from grpo_lightning.callbacks.sampler import PolicySampler
+from grpo_lightning.callbacks.start_checks import rollout_checks, trainer_state
 from grpo_lightning.engines.base import RolloutEngine, Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import token_mean
@@ -154,15 +144,12 @@ class RolloutCallback(L.Callback):
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.seed is None else self.seed
         self._collector = None
         if stage == "fit" and pl_module.learns_from_rollouts:
-            self._collector = self._make_collector(trainer, pl_module)
+            scorer = self.make_scorer()
+            for check in rollout_checks(self, trainer, pl_module, scorer):
+                check()
+            self._collector = self._make_collector(pl_module, scorer)
             trainer.datamodule.tries = self.tries
             pl_module.steps_per_batch = self.passes * self.updates
-            self._check_geometry(trainer)
-            completion = self.sampling.max_completion_length
-            self.sampler.allow_length(trainer, pl_module, completion, flag="--rollout.max_completion_length")
-            data, evaluates, state = trainer.datamodule, self.will_evaluate(trainer), trainer_state(trainer)
-            scorer = self._collector.scorer
-            check_all_golds(data, scorer, most=self.check_golds, evaluates=evaluates, trainer_state=state)
         if self.will_evaluate(trainer):
             kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
             limit = getattr(trainer, f"limit_{kind}_batches")
@@ -185,29 +172,13 @@ class RolloutCallback(L.Callback):
             return True
         return bool(trainer.datamodule.eval_sources) and trainer.limit_val_batches != 0
 
-    def _make_collector(self, trainer: L.Trainer, pl_module: RolloutModule) -> RolloutCollector:
-        if not self.rewards:
-            raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
-        scorer = self.make_scorer()
-        estimator = self.advantages or pl_module.estimator
-        check_estimator(
-            estimator,
-            pl_module,
-            group_size=self.group_size,
-            normalize_each_reward=self.normalize_each_reward,
-            clips=scorer.combination.clip is not None,
-            tries=self.tries,
-            mask_truncated=self.mask_truncated,
-        )
-        warn_of_objective(pl_module.objective, self.reduction)
-        check_ratios(pl_module, self.sampling)
-        scorer.require_columns({name for prompt in trainer.datamodule.train_prompts for name in prompt.columns})
+    def _make_collector(self, pl_module: RolloutModule, scorer: RewardScorer) -> RolloutCollector:
         return RolloutCollector(
             scorer,
             tokenizer=pl_module.tokenizer,
             group_size=self.group_size,
             sampling=self.sampling,
-            advantages=estimator,
+            advantages=self.advantages or pl_module.estimator,
             normalize_each_reward=self.normalize_each_reward,
             reduction=self.reduction,
             updates=self.updates,
@@ -219,23 +190,19 @@ class RolloutCallback(L.Callback):
 
     def make_scorer(self) -> RewardScorer:
         """The rewards as this run puts them together."""
+        if not self.rewards:
+            raise UserError("--rollout.rewards: no reward function given, so there is nothing to learn from")
         return RewardScorer(self.rewards, **self._scoring)
 
-    def _check_geometry(self, trainer: L.Trainer) -> None:
-        check_windows(trainer.datamodule.prompts_per_step, updates=self.updates, world_size=ranks.world_size())
-        if not self.resumes:
-            self._check_max_steps(trainer)
-        checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-        warn_of_rare_checkpoints((c._every_n_train_steps for c in checkpoints), steps=self.passes * self.updates)
-
-    def _check_max_steps(self, trainer: L.Trainer) -> None:
+    def check_max_steps(self, trainer: L.Trainer) -> None:
+        """Whether the run ends between two rollouts."""
         if not trainer.fast_dev_run:
             check_max_steps(trainer.max_steps, done=self.loaded_step, passes=self.passes, updates=self.updates)
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         self.loaded_step = checkpoint["global_step"]
         if self._collector is not None:
-            self._check_max_steps(trainer)
+            self.check_max_steps(trainer)
 
     def limit_completions(self, tokens: int) -> None:
         """Let completions of the rollouts to come have at most so many tokens, which the sampler must allow for."""
@@ -313,8 +280,3 @@ def _changes_default_dtype(trainer: L.Trainer) -> bool:
     before = torch.get_default_dtype()
     with trainer.precision_plugin.forward_context():
         return torch.get_default_dtype() != before
-
-
-def trainer_state(trainer: L.Trainer) -> SimpleNamespace:
-    """What reward functions get as ``trainer_state``: how far the run is."""
-    return SimpleNamespace(global_step=trainer.global_step, max_steps=trainer.max_steps, epoch=trainer.current_epoch)

@@ -14,7 +14,7 @@ import pytest
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks import gold_check
-from grpo_lightning.callbacks.gold_check import GoldCheck, check_all_golds, spread
+from grpo_lightning.callbacks.gold_check import GoldCheck, gold_checks, spread
 from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormatName
 from grpo_lightning.data.arithmetic import RunningTotals, running_total_accuracy
 from grpo_lightning.data.gsm8k import split_answer
@@ -40,6 +40,11 @@ SHARED = Path(__file__).parents[4] / "shared" / "data"
 TOKENIZER = letters()
 HASHES = re.compile(r"####\s*(\S+)\s*\Z")
 TAGS = re.compile(r"<answer>\s*(\S+)\s*</answer>\s*\Z")
+
+
+def check_all_golds(*arguments: Any, **settings: Any) -> None:
+    for check in gold_checks(*arguments, **settings):
+        check()
 
 
 class Reward:
