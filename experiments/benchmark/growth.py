@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from experiments.base_model import ROOT
-from experiments.benchmark.flops import Shape
 from experiments.benchmark.job import NONE, OURS, TRL, Job, Recording
 from experiments.benchmark.process import measure
 from experiments.machine import commit, machine
+from grpo_lightning.models.flops import Shape
 from grpo_lightning.types import Completion
 
 HERE = Path(__file__).resolve().parent

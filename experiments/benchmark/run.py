@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.base_model import ROOT
-from experiments.benchmark.flops import Group, Shape, step_flops
+from experiments.benchmark.flops import step_flops
 from experiments.benchmark.job import NONE, OURS, TRL, Job, Recording
 from experiments.benchmark.process import measure
 from experiments.benchmark.workloads import RUNS, WORKLOADS, Sources, Workload, prepare
 from experiments.machine import commit, machine, versions
+from grpo_lightning.models.flops import Group, Shape
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -169,7 +170,7 @@ def describe(workload: Workload, model: str, recording: Recording) -> dict[str, 
 def matmul_rates() -> dict[str, float]:
     """Operations a second by precision, in a process of its own as every run has."""
     program = (
-        "import json, torch; from experiments.benchmark.flops import matmul_rate\n"
+        "import json, torch; from grpo_lightning.models.flops import matmul_rate\n"
         "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
         "types = {'32-true': torch.float32, 'bf16-mixed': torch.bfloat16}\n"
         "print(json.dumps({name: matmul_rate(dtype, device=device) for name, dtype in types.items()}))"

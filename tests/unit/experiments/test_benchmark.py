@@ -10,32 +10,22 @@ import torch
 from torch import nn
 
 from experiments.benchmark import growth, report, run, stopwatch
-from experiments.benchmark.flops import Group, Shape, forward_flops, step_flops
+from experiments.benchmark.flops import step_flops
 from experiments.benchmark.job import Job, Recording
 from experiments.benchmark.model_w2 import CHARACTERS, EOS, character_tokenizer, end_probability, random_model, tune_end
 from experiments.benchmark.reward import checksum, token_reward
 from experiments.benchmark.stopwatch import Stopwatch, step_figures
+from grpo_lightning.models.flops import Group, Shape, forward_flops
 from grpo_lightning.types import Completion
 
 SHAPE = Shape(layers=2, hidden=8, heads=4, key_heads=2, head_size=3, mlp=10, vocabulary=100)
 
 
-def test_operations_by_hand() -> None:
-    # A layer: queries and output 8 x 12 each, keys and values 8 x 6 each, three of 8 x 10.
-    assert SHAPE.weights == 2 * (2 * 96 + 2 * 48 + 3 * 80) == 1056
-    # A prompt of 2 tokens looks at 1 + 2 of them; its completions of 1 and 2 tokens at 3, and 3 + 4.
-    pairs = 3 + 3 + 7
-    expected = 2 * 1056 * 5 + 4 * 2 * 12 * pairs + 2 * 8 * 100 * 3
-    assert forward_flops(SHAPE, [Group(2, (1, 2))]) == expected
-    assert forward_flops(SHAPE, [Group(2, (1, 2))] * 3) == 3 * expected
-    assert step_flops(SHAPE, [Group(2, (1, 2))], reference=False) == {"train": 3 * expected, "generate": expected}
-    assert step_flops(SHAPE, [Group(2, (1, 2))], reference=True)["train"] == 4 * expected
-
-
-def test_the_shape_of_a_model_is_read_from_its_weights() -> None:
-    model = random_model(hidden=192, mlp=64, layers=3, vocabulary=200)
-    matrices = {n: p.numel() for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n}
-    assert Shape.of(model.config).weights == sum(matrices.values())
+def test_training_is_three_forwards_and_four_with_a_reference() -> None:
+    groups = [Group(2, (1, 2))]
+    forward = forward_flops(SHAPE, groups)
+    assert step_flops(SHAPE, groups, reference=False) == {"train": 3 * forward, "generate": forward}
+    assert step_flops(SHAPE, groups, reference=True)["train"] == 4 * forward
 
 
 def test_glue_is_what_no_phase_explains() -> None:
