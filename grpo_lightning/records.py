@@ -1,12 +1,16 @@
-"""What the model wrote, as lines of JSON: one line per completion, readable by any JSON parser."""
+"""What the model wrote: lines of JSON for evaluated answers, Parquet tables for rollouts, one row per completion."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from grpo_lightning.types import Completion, Prompt
 
@@ -55,3 +59,50 @@ def as_json(value: Any) -> Any:
     if hasattr(value, "tolist"):  # tensors and arrays, and their scalars
         return as_json(value.tolist())
     return str(value)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, types: Mapping[str, pa.DataType]) -> None:
+    """A Parquet file, whole or not at all: it is written beside its place and then renamed; folders are made.
+
+    Args:
+        path: what it held is replaced.
+        rows: plain values by column, see ``as_json``; a column that a row lacks is null there.
+        types: of columns; any other has the type that its values share, or else holds them as JSON text.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    names = dict.fromkeys([*types, *(name for row in rows for name in row)])
+    columns = {_utf8(name): _column([row.get(name) for row in rows], types.get(name)) for name in names}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".partial")
+    try:
+        pq.write_table(pa.table(columns), draft, compression="zstd")
+        draft.replace(path)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _column(values: list[Any], dtype: pa.DataType | None) -> pa.Array:
+    if dtype is None:
+        dtype = _shared_type(values)
+    if dtype is None:
+        values, dtype = [value if value is None else json.dumps(value) for value in values], pa.string()
+    return pa.array([_utf8(value) if isinstance(value, str) else value for value in values], dtype)
+
+
+def _shared_type(values: list[Any]) -> pa.DataType | None:
+    """None if there is none, as for lists, mappings and whole numbers beyond 64 bits."""
+    kinds = {next((k for k in (bool, int, float, str) if isinstance(v, k)), object) for v in values if v is not None}
+    if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
+        return None
+    if kinds == {int, float}:
+        return pa.float64()
+    plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+    return plain.get(kinds.pop()) if len(kinds) == 1 else (None if kinds else pa.string())
+
+
+def _utf8(text: str) -> str:
+    """Half a surrogate pair, as broken data has it, with a backslash in front: UTF-8 has no form for it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

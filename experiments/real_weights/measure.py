@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -25,8 +25,7 @@ def compare_weights(policy: str, run: Path, *, steps: int) -> dict[str, Any]:
     """
     base, export = _load(policy), _load(str(run / "hf"))
     tokenizer = AutoTokenizer.from_pretrained(run / "hf")
-    samples = (run / "samples" / f"rollout_{steps:06d}.jsonl").read_text("utf-8").splitlines()
-    texts = [json.loads(line) for line in samples[:TEXTS]]
+    texts = pq.read_table(run / "samples" / f"rollout_{steps:06d}.parquet").slice(0, TEXTS).to_pylist()
     drift = torch.cat([_logprobs(export, tokenizer, text) - _logprobs(base, tokenizer, text) for text in texts])
     changes = {name: (b - a, a) for (name, a), b in zip(_weights(base).items(), _weights(export).values(), strict=True)}
     entries = sum(change.numel() for change, _ in changes.values())

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIG = f"experiments/{HERE.name}/gemma3_270m.yaml"
@@ -66,7 +68,7 @@ def main() -> None:
         "options": arguments.options,
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "fit_peak_memory_gib": memory,
-        "completions_per_step": len((run / "samples" / "rollout_000001.jsonl").read_text("utf-8").splitlines()),
+        "completions_per_step": pq.read_metadata(run / "samples" / "rollout_000001.parquet").num_rows,
         "steps": steps(run),
         "evaluations": evaluations(run),
         "answers_equal_before_and_after": equal_answers(run, answers(0), answers(arguments.steps)),

@@ -36,7 +36,7 @@ RUN_FILES = (
 """What a run writes, as patterns; beside these the folder that ``ExportCallback`` is told."""
 ASIDE = ("metrics-{}.csv", "evaluations-{}.jsonl", "samples-{}")
 """Where a resumed run puts what lies after its checkpoint."""
-SAMPLES = re.compile(r"(?:rollout_(?P<rollout>\d+)|.*_step(?P<step>\d+))\.jsonl")
+SAMPLES = re.compile(r"rollout_(?P<rollout>\d+)\.parquet|.*_step(?P<step>\d+)\.jsonl")
 
 
 class RunFolderCallback(SaveConfigCallback):
@@ -116,7 +116,7 @@ def put_aside(root: Path, *, step: int, rollouts: int) -> None:
         if not table.forget_after(step):
             metrics.unlink()
     _forget_evaluations(root / "evaluations.jsonl", evaluations, step=step)
-    for path in (root / "samples").glob("*.jsonl"):
+    for path in (root / "samples").glob("*"):
         name = SAMPLES.fullmatch(path.name)
         if name and (int(name["rollout"] or 0) > rollouts or int(name["step"] or 0) > step):
             samples.mkdir(exist_ok=True)

@@ -1,20 +1,52 @@
-"""What the model wrote: completions with their rewards and advantages, one JSONL file per recorded rollout."""
+"""What the model wrote: completions with their rewards and advantages, one Parquet table per recorded rollout."""
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import pyarrow as pa
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.errors import UserError
-from grpo_lightning.records import as_json, completion_record, write_records
+from grpo_lightning.records import as_json, write_table
+from grpo_lightning.rewards.marks import marked
 from grpo_lightning.types import PromptBatch, Rollout
+
+log = logging.getLogger(__name__)
+
+COLUMNS = {
+    "rollout": pa.int64(),
+    "step": pa.int64(),
+    "group": pa.int64(),
+    "source": pa.string(),
+    "row": pa.int64(),
+    "prompt": pa.string(),
+    "completion": pa.string(),
+    "answer": pa.string(),
+    "extracted": pa.string(),
+    "reward": pa.float64(),
+    "advantage": pa.float64(),
+    "finish_reason": pa.string(),
+    "prompt_tokens": pa.int64(),
+    "completion_tokens": pa.int64(),
+}
+"""Of every table. ``step`` counts the optimizer steps taken by the rollout's end, ``group`` the prompts of the rollout.
+``answer`` is the gold, ``extracted`` what the first reward with an ``answer_reader`` finds in the completion;
+``finish_reason`` is "stop" or "length". Null stands for "there is none" and "does not apply"."""
 
 
 class SamplesCallback(L.Callback):
-    """Writes ``samples/rollout_<n>.jsonl`` into the run folder.
+    """Writes ``samples/rollout_<n>.parquet`` into the run folder: one row per completion, group by group.
+
+    Columns: those of ``COLUMNS``, ``rewards/<name>`` for each reward function, and what reward functions gave to
+    ``log_extra`` (as JSON text where it is neither number nor text). A table that cannot be written (full disk, no
+    permission) is left out with a warning, and training goes on.
 
     Args:
         every_n_rollouts: how often: rollouts 1, 1 + n, 1 + 2n, ... 0 writes none.
@@ -24,6 +56,7 @@ class SamplesCallback(L.Callback):
         if every_n_rollouts < 0:
             raise UserError(f"--samples.every_n_rollouts {every_n_rollouts}: must not be negative; 0 writes none")
         self.every_n_rollouts = every_n_rollouts
+        self._warned = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: PromptBatch, batch_idx: int
@@ -31,31 +64,68 @@ class SamplesCallback(L.Callback):
         number = trainer.fit_loop.total_batch_idx + 1
         if batch.rollout is None or not self.every_n_rollouts or (number - 1) % self.every_n_rollouts:
             return
-        groups = ranks.gather_objects(list(zip(batch.rollout.positions, _lines(batch.rollout), strict=True)))
-        if ranks.rank() == 0:
-            groups.sort(key=lambda group: group[0])  # the same file on any number of ranks
-            lines = [line for _, group in groups for line in group]
-            write_records(Path(trainer.default_root_dir) / "samples" / f"rollout_{number:06d}.jsonl", lines)
+        rewards = next((c.rewards for c in trainer.callbacks if isinstance(c, RolloutCallback)), [])
+        groups = sample_rows(batch.rollout, read=answer_reader(rewards))
+        groups = ranks.gather_objects(list(zip(batch.rollout.positions, groups, strict=True)))
+        if ranks.rank() != 0:
+            return
+        groups.sort(key=lambda group: group[0])  # the same file on any number of ranks
+        place = {"rollout": number, "step": trainer.global_step}
+        rows = [{**row, **place, "group": g} for g, (_, group) in enumerate(groups) for row in group]
+        path = Path(trainer.default_root_dir) / "samples" / f"rollout_{number:06d}.parquet"
+        try:
+            write_table(path, rows, types=COLUMNS)
+        except OSError as error:
+            if not self._warned:
+                log.warning("the table of samples cannot be written (%s); training goes on without it", error)
+            self._warned = True
 
 
-def _lines(rollout: Rollout) -> list[list[dict[str, Any]]]:
-    """This rank's records, prompt by prompt."""
+def answer_reader(rewards: Iterable[Any]) -> Callable[[str], str | None]:
+    """How the first reward that looks for an answer does so (``rewards.answer_reader``); finds none without one."""
+    read = next((read for reward in rewards if (read := marked(reward, "answer_reader"))), lambda _: None)
+
+    def carefully(text: str) -> str | None:
+        try:
+            return read(text)
+        except Exception:  # a user's function; for the table alone, no run need stop
+            return None
+
+    return carefully
+
+
+def sample_rows(rollout: Rollout, *, read: Callable[[str], str | None]) -> list[list[dict[str, Any]]]:
+    """This rank's completions as rows of the table, prompt by prompt; without the rollout's number, step and groups.
+
+    Args:
+        rollout: of this rank.
+        read: from a completion to its final answer.
+    """
     groups = []
     group_size = rollout.rewards.shape[1]
     # Plain values before ranks exchange them: a tensor's entry would bring all of the tensor along.
     columns = {name: as_json(values) for name, values in rollout.logged_columns.items()}
     for p, (prompt, group) in enumerate(zip(rollout.prompts, rollout.completions, strict=True)):
-        groups.append(
-            [
+        gold, rows = as_json(prompt.columns.get("answer")), []
+        for g, completion in enumerate(group):
+            text = prompt.prefill + completion.text
+            rows.append(
                 {
                     # First what the user's functions gave: none of it can take the place of ours.
                     **{name: values[p * group_size + g] for name, values in columns.items()},
-                    **completion_record(prompt, completion),
-                    "reward": float(rollout.rewards[p, g]),
-                    "rewards": {name: float(term[p, g]) for name, term in rollout.reward_terms.items()},
-                    "advantage": float(rollout.advantages[p, g]),
+                    "source": prompt.source,
+                    "row": prompt.row,
+                    "prompt": prompt.text,
+                    "completion": text,
+                    "answer": gold if gold is None or isinstance(gold, str) else json.dumps(gold),
+                    "extracted": read(text),
+                    "reward": as_json(float(rollout.rewards[p, g])),
+                    "advantage": as_json(float(rollout.advantages[p, g])),
+                    "finish_reason": "stop" if completion.finished else "length",
+                    "prompt_tokens": len(prompt.token_ids),
+                    "completion_tokens": len(completion.token_ids),
+                    **{f"rewards/{name}": as_json(float(term[p, g])) for name, term in rollout.reward_terms.items()},
                 }
-                for g, completion in enumerate(group)
-            ]
-        )
+            )
+        groups.append(rows)
     return groups

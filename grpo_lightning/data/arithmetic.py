@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.errors import UserError
-from grpo_lightning.rewards import best, completion_text, inline
+from grpo_lightning.rewards import answer_reader, best, completion_text, inline
 from grpo_lightning.types import RewardFunction
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def last_total(completion: str) -> str | None:
 
 @inline
 @best(1.0)
+@answer_reader(last_total)
 def running_total_accuracy(*, completions: list[Any], answer: list[str], **_: Any) -> list[float | None]:
     """1.0 if what follows the last ``####`` is exactly the answer and nothing else, else 0.0.
 

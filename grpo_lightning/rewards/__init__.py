@@ -35,7 +35,7 @@ from grpo_lightning.rewards.layout import (
     think_format,
 )
 from grpo_lightning.rewards.lengths import CosineLength, KimiLength, SoftOverlongPunishment
-from grpo_lightning.rewards.marks import best, gold_reader, inline
+from grpo_lightning.rewards.marks import answer_reader, best, gold_reader, inline
 from grpo_lightning.rewards.reasoning import (
     ReasoningKeywords,
     reasoning_length,
@@ -66,6 +66,7 @@ __all__ = [
     "ShapedAccuracy",
     "SoftOverlongPunishment",
     "TieredAccuracy",
+    "answer_reader",
     "best",
     "choice_format_soft",
     "choice_format_strict",

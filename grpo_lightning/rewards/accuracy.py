@@ -16,7 +16,7 @@ from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
 from grpo_lightning.rewards.isolation.pool import SHARED_POOL
-from grpo_lightning.rewards.marks import best, gold_reader, inline
+from grpo_lightning.rewards.marks import answer_reader, best, gold_reader, inline
 
 LogCount = Callable[[str, float], None]
 """``log_count(name, number)``, as the scorer offers it."""
@@ -39,6 +39,7 @@ def gsm8k_gold(answer: Any) -> str:
 @inline
 @best(1.0)
 @gold_reader(gsm8k_gold)
+@answer_reader(final_answer)
 def gsm8k_accuracy(
     completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
 ) -> list[float | None]:
@@ -86,15 +87,19 @@ class GSM8KAccuracy:
     def __init__(self, *, flexible: bool = False) -> None:
         self.flexible = flexible
 
+    def answer_reader(self, text: str) -> str | None:
+        pattern = _PUBLISHED_FLEXIBLE if self.flexible else _PUBLISHED_STRICT
+        found = [number for number in pattern.findall(text[-300:]) if number.strip(".,-")]
+        return found[-1].replace(",", "").rstrip(".") if found else None
+
     def __call__(
         self, completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
     ) -> list[float | None]:
-        pattern = _PUBLISHED_FLEXIBLE if self.flexible else _PUBLISHED_STRICT
         scores: list[float | None] = []
         for completion, gold in zip(completions, answer, strict=True):
             gold_number = parse_number(normal_form(gsm8k_gold(gold)))
-            found = [text for text in pattern.findall(completion_text(completion)[-300:]) if text.strip(".,-")]
-            number = parse_number(found[-1].replace(",", "").rstrip(".")) if found else None
+            found = self.answer_reader(completion_text(completion))
+            number = parse_number(found) if found else None
             right = gold_number is not None and number is not None and same_number(gold_number, number)
             scores.append(None if gold_number is None else float(right))
         if log_count is not None:
@@ -117,6 +122,7 @@ def number_of(answer: str | None) -> Number | None:
 
 @inline
 @best(1.0)
+@answer_reader(final_answer)
 def math_accuracy(
     completions: Sequence[Any], answer: Sequence[Any], log_count: LogCount | None = None, **_: Any
 ) -> list[float | None]:
@@ -154,6 +160,7 @@ class MathAccuracy:
     __name__ = "math_accuracy"
     inline = True
     best = 1.0
+    answer_reader = staticmethod(final_answer)
 
     def __init__(self, *, evaluated_only: bool = False) -> None:
         self.evaluated_only = evaluated_only

@@ -12,7 +12,7 @@ from typing import Any
 from grpo_lightning.rewards.answers.notation import normal_form
 from grpo_lightning.rewards.answers.numbers import Number, parse_number, same_number
 from grpo_lightning.rewards.completions import completion_text
-from grpo_lightning.rewards.marks import best, gold_reader, inline
+from grpo_lightning.rewards.marks import answer_reader, best, gold_reader, inline
 from grpo_lightning.rewards.words import last_inside
 
 _INTEGER = re.compile(r"[-+\u2212]?(?:[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+)")
@@ -37,9 +37,16 @@ def gold_letter(answer: Any) -> str | None:
     return boxed[-1] if boxed else None
 
 
+def tagged_text(text: str) -> str | None:
+    """What stands in the last ``<answer>...</answer>``, stripped; None without one."""
+    found = last_inside(text, "answer")
+    return None if found is None else found.strip()
+
+
 @best(2.0)
 @inline
 @gold_reader(gold_text)
+@answer_reader(tagged_text)
 def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """2.0 if the text in the last ``<answer>...</answer>`` is the gold one, else 0.0; None for an empty gold.
 
@@ -51,14 +58,20 @@ def exact_answer(completions: Sequence[Any], answer: Sequence[Any], **_: Any) ->
     """
     scores: list[float | None] = []
     for completion, gold in zip(completions, map(gold_text, answer), strict=True):
-        found = (last_inside(completion_text(completion), "answer") or "").strip()
+        found = tagged_text(completion_text(completion)) or ""
         scores.append(2.0 * (found == gold or equal_numbers(found, gold)) if gold else None)
     return scores
+
+
+def tagged_text_as_published(text: str) -> str:
+    """What stands after the last ``<answer>`` and before the next ``</answer>``; a missing tag cuts nothing off."""
+    return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()
 
 
 @best(2.0)
 @inline
 @gold_reader(gold_text)
+@answer_reader(tagged_text_as_published)
 def exact_answer_as_published(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """2.0 if the texts are equal, character by character, else 0.0; None for an empty gold.
 
@@ -66,7 +79,7 @@ def exact_answer_as_published(completions: Sequence[Any], answer: Sequence[Any],
     cuts nothing off, so a text without tags is compared as a whole. Source: ``correctness_reward_func`` with its
     ``extract_xml_answer``, GSM8K recipe with five rewards.
     """
-    texts = [_between_tags_as_published(completion_text(completion)) for completion in completions]
+    texts = [tagged_text_as_published(completion_text(completion)) for completion in completions]
     return [2.0 * (text == gold) if gold else None for text, gold in zip(texts, map(gold_text, answer), strict=True)]
 
 
@@ -77,7 +90,7 @@ def integer_answer(completions: Sequence[Any], **_: Any) -> list[float | None]:
     A sign and thousands marks are allowed. Source: ``int_reward_func`` of the GSM8K recipe with five rewards, published
     with ``str.isdigit``: ``integer_answer_as_published``.
     """
-    texts = [(last_inside(completion_text(completion), "answer") or "").strip() for completion in completions]
+    texts = [tagged_text(completion_text(completion)) or "" for completion in completions]
     return [0.5 * (_INTEGER.fullmatch(text) is not None) for text in texts]
 
 
@@ -87,12 +100,13 @@ def integer_answer_as_published(completions: Sequence[Any], **_: Any) -> list[fl
 
     A missing tag cuts nothing off. Source: ``int_reward_func``, GSM8K recipe with five rewards.
     """
-    return [0.5 * _between_tags_as_published(completion_text(completion)).isdigit() for completion in completions]
+    return [0.5 * tagged_text_as_published(completion_text(completion)).isdigit() for completion in completions]
 
 
 @best(2.0)
 @inline
 @gold_reader(gold_letter)
+@answer_reader(tagged_text)
 def multiple_choice(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     r"""2.0 if the last ``<answer>...</answer>`` holds the gold letter as ``\boxed{A}`` to ``\boxed{D}``, else 0.0.
 
@@ -114,7 +128,3 @@ def equal_numbers(first: str, second: str) -> bool:
 
 def _number(text: str) -> Number | None:
     return parse_number(normal_form(text)) if len(text) <= _LONGEST_ANSWER else None
-
-
-def _between_tags_as_published(text: str) -> str:
-    return text.rpartition("<answer>")[2].partition("</answer>")[0].strip()

@@ -1,4 +1,4 @@
-"""Marks on reward functions, which the scorer and the start-up check read.
+"""Marks on reward functions, which the scorer, the start-up check and the table of samples read.
 
 A mark is an attribute, so that an object with ``__call__`` can have it as well: ``inline = True``, ``best = 2.0``,
 ``gold_reader = staticmethod(gold_text)``.
@@ -66,6 +66,20 @@ def gold_reader(read: Callable[[Any], str | None]) -> Callable[[RewardT], Reward
 
     def mark(reward: RewardT) -> RewardT:
         reward.gold_reader = read  # type: ignore[attr-defined]
+        return reward
+
+    return mark
+
+
+def answer_reader(read: Callable[[str], str | None]) -> Callable[[RewardT], RewardT]:
+    """For a reward that looks for the final answer in a completion: the table of samples shows what it found.
+
+    Args:
+        read: from a completion's text to the answer in it; None if it has none.
+    """
+
+    def mark(reward: RewardT) -> RewardT:
+        reward.answer_reader = read  # type: ignore[attr-defined]
         return reward
 
     return mark

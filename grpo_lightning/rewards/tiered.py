@@ -49,6 +49,21 @@ Variant = Literal["default", "as_published"]
 ShapedVariant = Literal["default", "documented", "as_published"]
 
 
+def tiered_answer(text: str) -> str | None:
+    """The last box, or what follows the last heading or phrase of an answer; None without any."""
+    text = without_reasoning(text)
+    box = boxed_answer(text)
+    if box is not None and box[1]:
+        return box[1]
+    for pattern in (_HEADING, _SAID):
+        marks = list(pattern.finditer(text))
+        if marks:
+            line = text[marks[-1].end() :].lstrip(" \t").partition("\n")[0]
+            line = _SENTENCE_END.split(line, maxsplit=1)[0] if pattern is _SAID else line
+            return line.strip(" \t\r*_`.。") or None
+    return None
+
+
 class TieredAccuracy:
     """1.0 for a right answer, less for less.
 
@@ -74,6 +89,7 @@ class TieredAccuracy:
     inline = True
     best = 1.0
     gold_reader = staticmethod(gold_text)
+    answer_reader = staticmethod(tiered_answer)
 
     def __init__(self, *, variant: Variant = "default") -> None:
         self.variant = one_of("TieredAccuracy", "variant", variant, ("default", "as_published"))
@@ -86,7 +102,7 @@ class TieredAccuracy:
     def _score(self, text: str, gold: str) -> float:
         if self.variant == "as_published" and len(text.strip()) < SHORTEST:
             return -1.0
-        found = _answer(text)
+        found = tiered_answer(text)
         return 1.0 if _is_right(found, gold, self.variant) else _tier(text, found)
 
 
@@ -117,6 +133,7 @@ class ShapedAccuracy:
     inline = True
     best = 1.0
     gold_reader = staticmethod(gold_text)
+    answer_reader = staticmethod(tiered_answer)
 
     def __init__(self, *, variant: ShapedVariant = "default", cap: float | None = None) -> None:
         self.variant = one_of("ShapedAccuracy", "variant", variant, ("default", "documented", "as_published"))
@@ -135,7 +152,7 @@ class ShapedAccuracy:
     def _score(self, text: str, gold: str, sources: Sequence[str]) -> float | None:
         if not gold:
             return None
-        found = _answer(text)
+        found = tiered_answer(text)
         if _is_right(found, gold, "default" if self.variant == "default" else "as_published"):
             return 1.0
         score = _tier(text, found) + 0.2 * min(sum(p.search(text) is not None for p in _STEP_PHRASES) / _STEP_KINDS, 1)
@@ -144,20 +161,6 @@ class ShapedAccuracy:
         else:
             score += _form(text) + 0.5 * _share_of_results(text, sources)
         return min(round(score, 9), self.cap)
-
-
-def _answer(text: str) -> str | None:
-    text = without_reasoning(text)
-    box = boxed_answer(text)
-    if box is not None and box[1]:
-        return box[1]
-    for pattern in (_HEADING, _SAID):
-        marks = list(pattern.finditer(text))
-        if marks:
-            line = text[marks[-1].end() :].lstrip(" \t").partition("\n")[0]
-            line = _SENTENCE_END.split(line, maxsplit=1)[0] if pattern is _SAID else line
-            return line.strip(" \t\r*_`.。") or None
-    return None
 
 
 def _is_right(found: str | None, gold: str, variant: Variant) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import lightning  # noqa: F401  (its log keeps the stderr of its import, which must not be one test's alone)
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -170,7 +171,9 @@ def untimed(folder: Path) -> list[dict[str, str]]:
 
 
 def records(file: Path) -> list[dict[str, Any]]:
-    """A JSONL file."""
+    """A JSONL file, or a Parquet table of samples."""
+    if file.suffix == ".parquet":
+        return pq.read_table(file).to_pylist()
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 

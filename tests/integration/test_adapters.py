@@ -139,6 +139,6 @@ def test_checkpointing_leaves_generation_alone(
         steps = rows(tmp_path / "run")
         assert all(float(row["grad_norm"]) > 0 for row in steps)
         assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "hf").config.use_cache
-        answers.append((tmp_path / "run" / "samples" / "rollout_000001.jsonl").read_text())
+        answers.append((tmp_path / "run" / "samples" / "rollout_000001.parquet").read_bytes())
         answers.append(str([row["grad_norm"][:6] for row in steps]))
     assert answers[:2] == answers[2:]

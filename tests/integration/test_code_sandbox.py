@@ -501,7 +501,7 @@ def test_training_on_two_ranks(tiny: Path, tmp_path: Path) -> None:
     config["rollout"]["rewards"][0]["init_args"] |= {"time_limit": 2.0}
     ending = Run(LIGHTNING, "fit", "--config", written(config, tmp_path / "c.yaml"), folder=tmp_path).end(timeout=200)
     assert (ending.code, ending.orphans) == (0, []), ending.err
-    lines = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
+    lines = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")
     assert [line["reward"] for line in lines] == [1.0] * 4 + [0.25] * 4 + [0.0] * 8
     assert float(rows(tmp_path / "run")[0]["rewards/code_tests/timeouts"]) == 4
     assert gone(runs.START.strip()[:40], 1.0)

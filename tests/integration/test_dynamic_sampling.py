@@ -65,5 +65,5 @@ def test_two_hundred_rollouts_of_random_outcomes(
     for found, expected in zip(as_numbers(untimed(two)), untimed_numbers(one), strict=True):
         assert found == expected  # one at a time: pytest takes minutes to tell two long lists apart
     for number in range(1, ROLLOUTS + 1, 20):
-        name = f"samples/rollout_{number:06d}.jsonl"
+        name = f"samples/rollout_{number:06d}.parquet"
         assert [r["completion"] for r in records(two / name)] == [r["completion"] for r in records(one / name)]

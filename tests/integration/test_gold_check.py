@@ -96,19 +96,12 @@ def test_two_ranks_stop_together(tiny: Path, tmp_path: Path) -> None:
 def test_rollouts_without_a_signal_are_counted_over_a_resume(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = {"class_path": "grpo_lightning.callbacks.reward_watch.RewardWatch", "init_args": {"rollouts": 3}}
-    changes = {"rollout__rewards": [f"{REWARDS}.never"], "trainer__callbacks": [watch]}
+    changes = {"rollout__rewards": [f"{REWARDS}.never"], "health__nothing_to_learn": 3}
     outcome = fit(capsys, grpo(tiny, tmp_path / "run", **changes))
     assert "nothing to learn" not in outcome.err
     states = checkpoint_content(tmp_path / "run" / "checkpoints" / "last.ckpt")["callbacks"]
-    assert states["RewardWatch"] == {"flat": 2, "terms": {"never": 0.0}, "warned": False}
+    assert (states["HealthCallback"]["flat"], states["HealthCallback"]["flat_terms"]) == (2, {"never": 0.0})
     outcome = fit(capsys, grpo(tiny, tmp_path / "run", trainer__max_steps=5, **changes), "--ckpt_path", "last")
     (line,) = [line for line in outcome.err.splitlines() if "nothing to learn" in line]
     assert line.startswith("WARNING: nothing to learn for 3 rollouts in a row")
     assert "never 0;" in line
-
-
-def test_every_fit_watches(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fit(capsys, grpo(tiny, tmp_path / "run"))
-    states = checkpoint_content(tmp_path / "run" / "checkpoints" / "last.ckpt")["callbacks"]
-    assert states["RewardWatch"]["warned"] is False

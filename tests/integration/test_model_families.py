@@ -103,7 +103,7 @@ def test_gradient_checkpointing_changes_nothing(tiny: Path, tmp_path: Path, caps
     off, on_ = _weights(tmp_path / "off"), _weights(tmp_path / "on")
     for name in off:
         torch.testing.assert_close(on_[name], off[name], rtol=0, atol=1e-6)
-    samples = [(tmp_path / name / "samples" / "rollout_000001.jsonl").read_text() for name in ("off", "on")]
+    samples = [(tmp_path / name / "samples" / "rollout_000001.parquet").read_bytes() for name in ("off", "on")]
     assert samples[0] == samples[1]
 
 

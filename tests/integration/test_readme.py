@@ -64,7 +64,7 @@ def test_the_advantages_and_the_callback_of_the_readme_train(
     config["trainer"]["callbacks"] = [{"class_path": "my_callbacks.StopWhenSolved", "init_args": {"share": -1.0}}]
     fit(capsys, config, "--rollout.advantages", "my_advantages.ranks_in_group")
     assert [row["step"] for row in rows(beside_the_run / "run")] == ["1"]  # any share is above that one
-    group = records(beside_the_run / "run" / "samples" / "rollout_000001.jsonl")[:4]
+    group = records(beside_the_run / "run" / "samples" / "rollout_000001.parquet")[:4]
     for one in group:
         beaten = sum(one["reward"] > other["reward"] for other in group)
         beaten -= sum(one["reward"] < other["reward"] for other in group)
@@ -74,7 +74,7 @@ def test_the_advantages_and_the_callback_of_the_readme_train(
 def test_the_data_of_the_readme_trains(tiny: Path, beside_the_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = grpo(tiny, beside_the_run / "run", trainer__max_steps=1)
     fit(capsys, config, "--data.source", "my_data.Doubling", "--samples.every_n_rollouts", "1")
-    (sample, *_) = records(beside_the_run / "run" / "samples" / "rollout_000001.jsonl")
+    (sample, *_) = records(beside_the_run / "run" / "samples" / "rollout_000001.parquet")
     assert sample["source"] == "doubling"
     assert int(sample["answer"]) % 2 == 0
 

@@ -336,7 +336,7 @@ def test_a_recipe_trains(
     assert [row["step"] for row in rows(tmp_path / "run")] == [str(n + 1) for n in range(steps)]
     for term in NAMES[OF_RECIPE[recipe]]:
         assert f"rewards/{term}/mean" in rows(tmp_path / "run")[0]
-    samples = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
+    samples = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")
     assert len(samples) == 2 * int(rollout_value(tmp_path / "run", "group_size"))
     for part in SAYS[recipe]:
         assert part in samples[0]["prompt"]
@@ -357,7 +357,7 @@ def test_the_choice_is_taken_from_a_full_solution(
     policy: Path, data: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert try_out(capsys, "logic_choice", policy, data, tmp_path / "run").code == 0
-    sample = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")[0]
+    sample = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")[0]
     assert sample["answer"] == "B"
 
 

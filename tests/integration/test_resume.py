@@ -165,7 +165,7 @@ def test_one_process_goes_on_with_a_run_of_two(on_two_ranks: Path, tmp_path: Pat
     assert [int(row["step"]) for row in rows(folder)] == [11, 12, 13, 14, 15, 16, 17, 18]
 
     def lines(root: Path, rollout: int, *names: str) -> list[tuple[Any, ...]]:
-        found = records(root / "samples" / f"rollout_{rollout:06d}.jsonl")
+        found = records(root / "samples" / f"rollout_{rollout:06d}.parquet")
         return sorted(tuple(line[name] for name in names) for line in found)
 
     assert lines(folder, 6, "row", "completion") == lines(whole, 6, "row", "completion")
@@ -353,7 +353,7 @@ def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: py
     line = '{{"command": "validate", "step": {}}}\n'
     evaluations, table = resumable / "evaluations.jsonl", resumable / "metrics.csv"
     evaluations.write_text(line.format(2) + line.format(4))
-    samples = ("rollout_000002.jsonl", "rollout_000003.jsonl", "val_totals_step000002.jsonl", "val_totals.jsonl")
+    samples = ("rollout_000002.parquet", "rollout_000003.parquet", "val_totals_step000002.jsonl", "val_totals.jsonl")
     for name in (*samples, "val_totals_step000004.jsonl"):
         (resumable / "samples" / name).write_text(name)
     with table.open("a") as file, evaluations.open("a") as other:  # as a kill may leave them
@@ -367,9 +367,9 @@ def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: py
     assert evaluations.read_text() == line.format(2)
     assert ((resumable / "metrics-1.csv").read_text(), (resumable / "evaluations-1.jsonl").read_text()) == before
     aside = {path.name: path.read_text() for path in (resumable / "samples-1").iterdir()}
-    assert aside == {name: name for name in ("rollout_000003.jsonl", "val_totals_step000004.jsonl")}
+    assert aside == {name: name for name in ("rollout_000003.parquet", "val_totals_step000004.jsonl")}
     assert {path.name for path in (resumable / "samples").iterdir()} == {
-        "rollout_000001.jsonl", "rollout_000002.jsonl", "val_totals_step000002.jsonl", "val_totals.jsonl",
+        "rollout_000001.parquet", "rollout_000002.parquet", "val_totals_step000002.jsonl", "val_totals.jsonl",
     }  # fmt: skip
 
 

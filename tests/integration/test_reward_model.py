@@ -93,7 +93,7 @@ def alone(folder: Path, texts: list[str]) -> list[float]:
 
 def samples(folder: Path) -> list[dict[str, Any]]:
     """Every completion of a run."""
-    return [record for file in sorted((folder / "samples").glob("rollout_*.jsonl")) for record in records(file)]
+    return [record for file in sorted((folder / "samples").glob("rollout_*.parquet")) for record in records(file)]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_rewards_of_a_run_are_the_models_scores(runs: dict[str, Path], judge: Pa
     lines = samples(runs[strategy])
     assert len(lines) == 2 * 4 * 4
     expected = alone(judge, [line["prompt"] + line["completion"] for line in lines])
-    assert [line["rewards"]["judge"] for line in lines] == pytest.approx(expected, abs=1e-5)
+    assert [line["rewards/judge"] for line in lines] == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) > 16
     for step, found in enumerate(rows(runs[strategy])):
         scores = torch.tensor(expected[16 * step : 16 * step + 16])
@@ -177,7 +177,7 @@ def test_a_module_by_its_class_path(tiny: Path, tmp_path: Path, capsys: pytest.C
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     lines = samples(tmp_path / "run")
     expected = [0.5 * tokenizer(line["prompt"] + line["completion"])["input_ids"][-1] for line in lines]
-    assert [line["rewards"]["last"] for line in lines] == expected
+    assert [line["rewards/last"] for line in lines] == expected
     # Of two tokens the last is the same; every prompt has more.
     assert [float(row["rewards/last/truncated"]) for row in rows(tmp_path / "run")] == [16.0, 16.0]
     # The written configuration runs again.
@@ -201,7 +201,7 @@ def test_chat_prompts_are_rendered_by_the_reward_models_own_template(
     lines = samples(tmp_path / "run")
     questions = [line["prompt"].split("<|im_start|>user\n")[1].split("<|im_end|>")[0] for line in lines]
     texts = [f"[user] {q}\n[assistant] {line['completion']}\n" for q, line in zip(questions, lines, strict=True)]
-    assert [line["rewards"]["judge"] for line in lines] == pytest.approx(alone(judge, texts), abs=1e-5)
+    assert [line["rewards/judge"] for line in lines] == pytest.approx(alone(judge, texts), abs=1e-5)
     assert CHAT != OTHER_CHAT
 
     plain = build_classifier(tmp_path / "plain", policy)

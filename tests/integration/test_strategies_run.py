@@ -55,7 +55,7 @@ def runs(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
 
 def _samples(folder: Path) -> list[dict[str, Any]]:
     """Every completion of the run, rollout by rollout, in the order of the data's rows."""
-    files = sorted((folder / "samples").glob("rollout_*.jsonl"))
+    files = sorted((folder / "samples").glob("rollout_*.parquet"))
     assert len(files) == 3
     return [record for file in files for record in sorted(records(file), key=lambda record: record["row"])]
 

@@ -45,7 +45,7 @@ def test_plain_prompts(
         assert tokenizer.decode([i for i in ids if i != tokenizer.eos_token_id]) == text
 
     for number, call in enumerate(seen):
-        lines = records(tmp_path / "run" / "samples" / f"rollout_{number + 1:06d}.jsonl")
+        lines = records(tmp_path / "run" / "samples" / f"rollout_{number + 1:06d}.parquet")
         assert [line["completion"] for line in lines] == call["completions"]
         assert [line["golden_answer"] for line in lines] == call["answer"]
         digits = [sum(c.isdigit() for c in text) for text in call["completions"]]
@@ -91,23 +91,21 @@ def test_a_callable_object_from_yaml(tiny: Path, tmp_path: Path, capsys: pytest.
     reward = {"class_path": f"{TRL}.WeightedLength", "init_args": {"scale": 0.25}}
     config = grpo(tiny, tmp_path / "run", rollout__rewards=[reward], samples__every_n_rollouts=1)
     fit(capsys, config)
-    for line in records(tmp_path / "run" / "samples" / "rollout_000001.jsonl"):
-        assert line["rewards"] == {"weighted_length": 0.25 * len(line["completion"])}
+    for line in records(tmp_path / "run" / "samples" / "rollout_000001.parquet"):
+        assert line["rewards/weighted_length"] == 0.25 * len(line["completion"])
 
 
-def test_arrays_and_rewards_that_do_not_apply_are_written_as_json(
+def test_arrays_and_rewards_that_do_not_apply_are_written_as_nulls(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = grpo(tiny, tmp_path / "run", samples__every_n_rollouts=1, trainer__max_steps=1)
     config["rollout"]["rewards"] = [f"{TRL}.reward_arrays", f"{TRL}.reward_some"]
     fit(capsys, config)
-    file = tmp_path / "run" / "samples" / "rollout_000001.jsonl"
-    assert "NaN" not in file.read_text("utf-8")
-    lines = records(file)
+    lines = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")
     assert [line["length"] for line in lines] == [len(line["completion"]) for line in lines]
-    assert [line["share"] for line in lines] == pytest.approx([line["rewards"]["reward_arrays"] for line in lines])
-    assert lines[0]["places"] == [0, 1]
-    assert [line["rewards"]["reward_some"] for line in lines] == [1.0, None] * 8
+    assert [line["share"] for line in lines] == pytest.approx([line["rewards/reward_arrays"] for line in lines])
+    assert lines[0]["places"] == "[0, 1]"
+    assert [line["rewards/reward_some"] for line in lines] == [1.0, None] * 8
 
     # The same functions score what `predict` writes.
     config["trainer"]["default_root_dir"] = str(tmp_path / "predicted")

@@ -47,10 +47,10 @@ def test_tutorials_signatures(chat: Path, questions: Path, tmp_path: Path, capsy
     )
     config["rollout"]["rewards"] = [f"{TUTORIAL}.{name}" for name in names]
     fit(capsys, config)
-    lines = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
+    lines = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")
     assert len(lines) == 16
     for line in lines:
-        scores = line["rewards"]
+        scores = {name.removeprefix("rewards/"): s for name, s in line.items() if name.startswith("rewards/")}
         assert scores["digits_reward_func"] == 0.5 * any(c.isdigit() for c in line["completion"])
         assert scores["columns_reward_func"] == len(line["answer"])
         assert scores["length_reward"] == scores["_limited"] - 1.0  # a partial has its function's name
@@ -84,9 +84,9 @@ def test_configured_rewards_of_the_library(
     names = ["xml_count", "exact_answer", "cosine_length", "kimi_length", "soft_overlong_punishment"]
     names += ["repetition_penalty", "language_consistency", "reasoning_keywords", "tiered_accuracy", "shaped_accuracy"]
     assert all(f"rewards/{name}/mean" in figures for name in names)
-    lines = records(tmp_path / "run" / "samples" / "rollout_000001.jsonl")
+    lines = records(tmp_path / "run" / "samples" / "rollout_000001.parquet")
     texts = [line["completion"] for line in lines]
     golds = [line["answer"] for line in lines]
     for name, reward in (("tiered_accuracy", rewards.TieredAccuracy()), ("xml_count", rewards.xml_count)):
-        assert [line["rewards"][name] for line in lines] == reward(completions=texts, answer=golds)
-    assert {tuple(line["rewards"]) for line in lines} == {tuple(names)}
+        assert [line[f"rewards/{name}"] for line in lines] == reward(completions=texts, answer=golds)
+    assert [name for name in lines[0] if name.startswith("rewards/")] == [f"rewards/{name}" for name in names]

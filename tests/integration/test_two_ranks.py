@@ -108,7 +108,7 @@ def test_two_ranks_learn_and_report_what_one_does(
     assert as_numbers(untimed(two)) == untimed_numbers(one)
 
     # Each row has its own scores, and its group is its own, though the question stands in the batch three times.
-    lines = records(two / "samples" / "rollout_000002.jsonl")
+    lines = records(two / "samples" / "rollout_000002.parquet")
     assert [line["row"] for line in lines] == [row for row in range(4, 8) for _ in range(4)]
     assert [line["reward"] for line in lines] == [score for row in range(4, 8) for score in SCORES[row]]
     expected = [1.4997, -0.4999, -0.4999, -0.4999] * 2 + [0.8659, -0.8659, 0.8659, -0.8659] + [0.0] * 4
@@ -147,8 +147,8 @@ def test_several_rewards_some_of_them_per_step(
     assert as_numbers(untimed(two)) == untimed_numbers(one)
     for path in sorted((one / "samples").iterdir()):
         assert records(two / "samples" / path.name) == records(path), path.name
-    lines = records(two / "samples" / "rollout_000001.jsonl")
-    assert [line["rewards"]["by_steps"] is None for line in lines] == [False] * 4 + [True] * 12
+    lines = records(two / "samples" / "rollout_000001.parquet")
+    assert [line["rewards/by_steps"] is None for line in lines] == [False] * 4 + [True] * 12
     assert len({line["advantage"] for line in lines}) > 2
     # Open where the first reward is known, of the first rollout's 16 scores.
     assert float(rows(two)[0]["rewards/share_of_digits/gate_open"]) == 4 / 16

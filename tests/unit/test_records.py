@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grpo_lightning.records import as_json, completion_record, write_records
+from grpo_lightning.records import as_json, completion_record, write_records, write_table
 from grpo_lightning.types import Completion, Prompt
 
 
@@ -65,3 +67,27 @@ def test_a_completion_is_shown_with_what_the_template_opened() -> None:
     assert record == {
         "source": "s", "row": 2, "prompt": "Q", "answer": "4", "completion": "<think>x", "tokens": 2, "finished": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "stored"),
+    [
+        ([1, None, 2], "int64", [1, None, 2]),
+        ([1, 2.5], "double", [1.0, 2.5]),
+        ([True, None], "bool", [True, None]),
+        ([None, None], "string", [None, None]),
+        ([True, 1], "string", ["true", "1"]),
+        ([10**30, 1], "string", [str(10**30), "1"]),
+        ([[1], {"a": "\ud83d"}], "string", ["[1]", '{"a": "\\ud83d"}']),
+        (["a\0b", "half \udc00 \ud83d", "😀"], "string", ["a\0b", "half \\udc00 \\ud83d", "😀"]),
+    ],
+)
+def test_a_column_of_a_table_has_the_type_of_its_values(
+    tmp_path: Path, values: list[Any], dtype: str, stored: list[Any]
+) -> None:
+    path = tmp_path / "deep" / "er" / "table.parquet"
+    write_table(path, [{"\ud800": value} for value in values], types={"fixed": pa.int64()})
+    table = pq.read_table(path)
+    assert table.column_names == ["fixed", "\\ud800"]
+    assert (str(table.schema[1].type), table["\\ud800"].to_pylist()) == (dtype, stored)
+    assert table["fixed"].to_pylist() == [None] * len(values)
