@@ -1,4 +1,4 @@
-"""The command line: LightningCLI with the groups trainer, model, data, rollout, evaluation, samples and export."""
+"""The command line: LightningCLI with the groups trainer, model, data, rollout, evaluation, samples, health, export."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from grpo_lightning.callbacks.checkpoint import CheckpointHeader, RunCheckpoint, read_header
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.health import HealthCallback
 from grpo_lightning.callbacks.progress_bar import ProgressBar
 from grpo_lightning.callbacks.resume import ExactResume
-from grpo_lightning.callbacks.reward_watch import RewardWatch
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
@@ -78,6 +78,7 @@ class GRPOCommandLine(LightningCLI):
         parser.add_lightning_class_args(RolloutCallback, "rollout")
         parser.add_lightning_class_args(EvaluationCallback, "evaluation")
         parser.add_lightning_class_args(SamplesCallback, "samples")
+        parser.add_lightning_class_args(HealthCallback, "health")
         parser.add_lightning_class_args(ExportCallback, "export")
         parser.set_defaults(
             {
@@ -136,8 +137,6 @@ class GRPOCommandLine(LightningCLI):
             callbacks.append(RunCheckpoint())
         if self.subcommand == "fit":
             callbacks.append(StopOnSignal())
-            if not _has(callbacks, RewardWatch):
-                callbacks.append(RewardWatch())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
