@@ -106,7 +106,7 @@ class HealthCallback(L.Callback):
 
     def on_step_figures(self, trainer: L.Trainer, pl_module: Any, figures: dict[str, float]) -> None:
         """Note what an optimizer step showed."""
-        if trainer.global_step == 1 and isinstance(pl_module, GRPOModule):
+        if trainer.global_step == 1 and isinstance(pl_module, GRPOModule) and "loss" in figures:
             self._say("first_step", FIRST_STEP, level=logging.INFO, loss=figures["loss"])
         for name in WATCHED & figures.keys():
             if math.isfinite(figures[name]):  # steps that are skipped for it have a message of their own

@@ -141,6 +141,7 @@ def test_the_loss_of_the_first_step_is_explained_once(caplog: pytest.LogCaptureF
         health.on_train_batch_start()
         health.on_step_figures(at, module, {"loss": 0.0})
         health.on_step_figures(at, object(), {"loss": 0.0})  # a critic's loss says something
+        health.on_step_figures(at, module, {})  # no completion was trained on
     (message,) = caplog.messages
     assert message.startswith("The first step's loss is 0. A loss of 0, or below it, is normal")
 
