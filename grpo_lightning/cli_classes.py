@@ -25,7 +25,7 @@ def keep_no_arguments_of_another_objective() -> None:
     def discard_all(parser_or_action: Any, prev_val: Any, value: Any) -> None:
         discard(parser_or_action, prev_val, value)
         if prev_val and prev_val.get("init_args") and prev_val["class_path"] != value["class_path"]:
-            named = _class(value["class_path"])
+            named = named_class(value["class_path"])
             if isinstance(named, type) and issubclass(named, Objective):
                 for key in list(prev_val["init_args"].keys()):
                     prev_val["init_args"].pop(key)
@@ -43,7 +43,7 @@ def misplaced_nulls(config: Any, flag: str = "-") -> Iterator[str]:
     """
     entries = config if isinstance(config, Mapping) else vars(config) if hasattr(config, "__dict__") else {}
     if "class_path" in entries and entries.get("init_args"):
-        parameters = _parameters(_class(entries["class_path"]))
+        parameters = parameters_of(named_class(entries["class_path"]))
         inside = entries["init_args"]
         for name, value in (inside if isinstance(inside, Mapping) else vars(inside)).items():
             if value is None and name in parameters and not _may_be_none(parameters[name]):
@@ -57,7 +57,8 @@ def misplaced_nulls(config: Any, flag: str = "-") -> Iterator[str]:
             yield from misplaced_nulls(value, f"--{name}" if flag == "-" else f"{flag}.{name}")
 
 
-def _class(path: str) -> Any:
+def named_class(path: str) -> Any:
+    """What a dotted path names; None if nothing."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)
@@ -65,7 +66,7 @@ def _class(path: str) -> Any:
         return None
 
 
-def _parameters(named: Any) -> dict[str, inspect.Parameter]:
+def parameters_of(named: Any) -> dict[str, inspect.Parameter]:
     """Of a class's constructor and of those that it hands its keywords on to."""
     if not isinstance(named, type):
         return {}

@@ -8,7 +8,8 @@ import re
 import shutil
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks.disk import require_space
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
@@ -54,17 +56,25 @@ class RunFolderCallback(SaveConfigCallback):
     def state_dict(self) -> dict[str, Any]:
         return {"wandb_run": self.wandb_run}
 
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if ranks.rank() == 0:
-            _require_writable(Path(trainer.default_root_dir))
+    def setup(self, trainer: L.Trainer, pl_module: Any, stage: str) -> None:
         self.already_saved = True
+        for check in self.checks(trainer, pl_module, stage):
+            check()
+
+    def checks(self, trainer: L.Trainer, pl_module: Any, stage: str) -> Iterator[Callable[[], None]]:
+        """Whether the run can be written there: each raises ``UserError`` by itself."""
         root = Path(trainer.default_root_dir)
-        if stage == "fit" and not goes_on(root, self.config.get("ckpt_path")):
-            self._require_inputs_elsewhere(trainer, root)
+        resumed = goes_on(root, self.config.get("ckpt_path"))
+        if ranks.rank() == 0:
+            yield partial(_require_writable, root)
+            if stage == "fit" and not trainer.fast_dev_run:
+                yield partial(require_space, trainer, pl_module, resumed=resumed)
+        if stage == "fit" and not resumed:
+            yield partial(self._require_inputs_elsewhere, trainer, root)
 
     def _require_inputs_elsewhere(self, trainer: L.Trainer, root: Path) -> None:
         """What the new run reads by its path later on (model folders) or is to be repeated with must stay in place."""
-        older = [path.resolve() for path in _older_files(root, _exports(trainer))]
+        older = [path.resolve() for path in held(trainer)]
         for group in ("model", "data"):
             for flag, text in _texts(self.config.get(group), f"--{group}"):
                 if any(Path(text).expanduser().resolve().is_relative_to(path) for path in older):
@@ -81,7 +91,7 @@ class RunFolderCallback(SaveConfigCallback):
         root.mkdir(parents=True, exist_ok=True)
         # The config's, since FSDP strategies load the checkpoint, and the trainer knows of it, only after this.
         if not goes_on(root, self.config.get("ckpt_path")):
-            _move_aside(root, _older_files(root, _exports(trainer)))
+            _move_aside(root, held(trainer))
         path = _free_name(root, "config", ".yaml", first="config.yaml")
         self.parser.save(self.config, path, skip_none=False, overwrite=False, multifile=False)
 
@@ -154,6 +164,11 @@ def goes_on(root: Path, checkpoint: Any) -> bool:
         return False
     path, root = Path(checkpoint).resolve(), root.resolve()
     return path.is_relative_to(root) and not path.relative_to(root).parts[0].startswith("previous-")
+
+
+def held(trainer: L.Trainer) -> list[Path]:
+    """What an older run has left in the run folder."""
+    return _older_files(Path(trainer.default_root_dir), _exports(trainer))
 
 
 def _exports(trainer: L.Trainer) -> list[str]:

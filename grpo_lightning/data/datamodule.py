@@ -16,7 +16,14 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from grpo_lightning.data.batches import eval_loader, report_epoch, train_loader
 from grpo_lightning.data.curriculum import Curriculum
-from grpo_lightning.data.loading import Row, build_prompts, read_rows, require_same_on_ranks, without_questions
+from grpo_lightning.data.loading import (
+    LoadedPrompts,
+    Row,
+    build_prompts,
+    read_rows,
+    require_same_on_ranks,
+    without_questions,
+)
 from grpo_lightning.data.sampler import EpochSampler
 from grpo_lightning.data.source import PromptSource
 from grpo_lightning.data.templates import PromptTemplate
@@ -100,6 +107,8 @@ class PromptDataModule(L.LightningDataModule):
         """The one question that ``predict`` asks instead of the evaluation sources."""
         self.train_prompts: list[Prompt] | None = None
         """Set up by ``fit``."""
+        self.train_lengths: list[int] = []
+        """Tokens of every training prompt, those that are too long and left out included."""
         self.eval_prompts: list[list[Prompt]] | None = None
         """One list per evaluation source."""
         self._examples: list[Row] = []
@@ -147,13 +156,14 @@ class PromptDataModule(L.LightningDataModule):
             self._examples, train_rows = train_rows[:shown], train_rows[shown:]
             if needs_train:
                 self._check_train_size(len(train_rows))
-                self.train_prompts = self._build(train_rows, self.source)
+                loaded = self._build(train_rows, self.source)
+                self.train_prompts, self.train_lengths = loaded.prompts, loaded.lengths
                 self._check_train_size(len(self.train_prompts))
                 if self.curriculum is not None:
                     self.curriculum.prepare(self.train_prompts)
         if needs_eval:
             self.eval_prompts = [
-                self._build(self._limited(rows), source)
+                self._build(self._limited(rows), source).prompts
                 for rows, source in zip(eval_rows, self.eval_sources, strict=True)
             ]
         require_same_on_ranks(itertools.chain(self.train_prompts or [], *(self.eval_prompts or [])))
@@ -178,7 +188,7 @@ class PromptDataModule(L.LightningDataModule):
             return rows
         return [rows[i * len(rows) // self.eval_limit] for i in range(self.eval_limit)]
 
-    def _build(self, rows: Sequence[Row], source: PromptSource) -> list[Prompt]:
+    def _build(self, rows: Sequence[Row], source: PromptSource) -> LoadedPrompts:
         return build_prompts(
             rows,
             template=self.template,
@@ -187,7 +197,7 @@ class PromptDataModule(L.LightningDataModule):
             max_prompt_length=self.max_prompt_length,
             examples=self._examples,
             report=self._reports,
-        ).prompts
+        )
 
     @property
     def _drawn(self) -> tuple[int, str]:

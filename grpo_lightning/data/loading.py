@@ -40,8 +40,13 @@ class LoadedPrompts:
     """Prompts, and what was left out on the way."""
 
     prompts: list[Prompt]
-    too_long: int
-    """Rows whose prompt is longer than the limit."""
+    lengths: list[int]
+    """Tokens of every row's prompt, those that are too long included."""
+
+    @property
+    def too_long(self) -> int:
+        """Rows whose prompt is longer than the limit."""
+        return len(self.lengths) - len(self.prompts)
 
 
 def read_rows(source: PromptSource) -> list[Row]:
@@ -88,7 +93,7 @@ def build_prompts(
         report: log what was left out (one rank is enough).
 
     Raises:
-        UserError: if no prompt is left, or the tokenizer makes nothing of a question.
+        UserError: if no prompt is left, the tokenizer makes nothing of a question, or a prompt begins twice.
     """
     shown = [row.columns for row in examples]
     prompts, lengths = [], []
@@ -98,6 +103,12 @@ def build_prompts(
             raise UserError(
                 f"--data.source {source}, row {row.number}: the tokenizer of --model.policy knows no character of "
                 f"{prompt.text[:40]!r}; ask in the model's own language"
+            )
+        if begins_twice(prompt.token_ids, tokenizer):
+            raise UserError(
+                f"--data.template: the prompt of row {row.number} of {source} begins with two {tokenizer.bos_token} "
+                "tokens, which the model has never seen; leave the one out that --data.template.layout, a system text "
+                "or the question writes"
             )
         lengths.append(len(prompt.token_ids))
         if lengths[-1] <= max_prompt_length:
@@ -113,7 +124,13 @@ def build_prompts(
             "%s: %d of %d prompts are longer than --data.max_prompt_length %d and are left out (longest: %d tokens)",
             source, too_long, len(lengths), max_prompt_length, max(lengths),
         )  # fmt: skip
-    return LoadedPrompts(prompts=prompts, too_long=too_long)
+    return LoadedPrompts(prompts=prompts, lengths=lengths)
+
+
+def begins_twice(token_ids: Sequence[int], tokenizer: Any) -> bool:
+    """True for a text that begins with two beginning-of-sequence tokens."""
+    bos = tokenizer.bos_token_id
+    return bos is not None and bos != tokenizer.eos_token_id and list(token_ids[:2]) == [bos, bos]
 
 
 def require_same_on_ranks(prompts: Iterable[Prompt]) -> None:

@@ -43,7 +43,7 @@ def test_prompts_over_the_limit_are_found_counted_and_left_out(caplog: pytest.Lo
         loaded = _build(*("x" * length for length in (20, 32, 33, 500)))
     assert [len(prompt.token_ids) for prompt in loaded.prompts] == [20, 32]
     assert [prompt.row for prompt in loaded.prompts] == [0, 1]
-    assert loaded.too_long == 2
+    assert (loaded.lengths, loaded.too_long) == ([20, 32, 33, 500], 2)
     assert "2 of 4 prompts are longer than --data.max_prompt_length 32" in caplog.text
     assert "longest: 500 tokens" in caplog.text
 
@@ -54,6 +54,16 @@ def test_special_tokens_count(caplog: pytest.LogCaptureFixture) -> None:
         rows, template=RAW, tokenizer=letters(bos=True), source="s", max_prompt_length=32, report=False
     )
     assert ([prompt.row for prompt in loaded.prompts], loaded.too_long, caplog.text) == ([1], 1, "")
+
+
+def test_two_beginnings_are_refused_and_one_is_not() -> None:
+    rows = read_rows(Listed("x", "y"))
+    arguments = {"tokenizer": letters(bos=True), "source": "listed", "max_prompt_length": 32}
+    once = PromptTemplate(layout="<s>{question}", answer_format="none")
+    assert [p.token_ids[:2].count(2) for p in build_prompts(rows, template=once, **arguments).prompts] == [1, 1]
+    twice = PromptTemplate(layout="<s><s>{question}", answer_format="none")
+    with pytest.raises(UserError, match=r"row 0 of listed begins with two <s> tokens.*--data.template.layout"):
+        build_prompts(rows, template=twice, **arguments)
 
 
 def test_all_too_long_is_an_error_with_the_lengths() -> None:
