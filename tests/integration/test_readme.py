@@ -1,7 +1,9 @@
-"""The README is true: its code runs as printed, and the files and options it names exist."""
+"""README and docs are true: their code runs as printed, and the files and options that they name exist."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import sys
 from pathlib import Path
@@ -11,12 +13,14 @@ import pytest
 import yaml
 
 from grpo_lightning.cli import GRPOCommandLine
-from tests.integration.command_line import REPOSITORY, fit, grpo, records, rows, run
+from tests.integration.command_line import REPOSITORY, fit, grpo, records, rows
 
 pytestmark = pytest.mark.integration
 
 README = (REPOSITORY / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
 
 def snippet(first_words: str) -> str:
@@ -118,17 +122,47 @@ def test_a_command_of_the_readme_parses(
     assert Parsed(words).parsed.subcommand == words[0]
 
 
-def test_the_readme_names_only_options_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "fit", "--help").code == 0
-    known = run(capsys, "fit", "--help").out
-    named = set(re.findall(r"--(?:trainer|data|rollout|evaluation|samples|export)\.\w+", README))
+def test_the_run_of_the_page_on_trl_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (REPOSITORY / "docs" / "from_trl.md").read_text("utf-8")
+    (config,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(config)
+    (tmp_path / "my_rewards.py").write_text("def right(completions, **kwargs): ...\nshort_answer = right\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
+    monkeypatch.setattr(sys, "argv", ["grpo-lightning"])
+    parsed = Parsed(["fit", "--config", str(tmp_path / "mine.yaml")]).parsed.fit
+    assert (parsed.data.prompts_per_step, parsed.rollout.group_size) == (4, 8)
+
+
+@pytest.fixture(scope="module")
+def known() -> str:
+    """The help of every subcommand: what options there are."""
+    helps = io.StringIO()
+    for subcommand in ("fit", "predict"):
+        with contextlib.redirect_stdout(helps), pytest.raises(SystemExit):
+            GRPOCommandLine([subcommand, "--help"])
+    return helps.getvalue()
+
+
+@page
+def test_a_page_names_only_options_that_exist(page: Path, known: str) -> None:
+    named = set(re.findall(r"--(?:trainer|data|rollout|evaluation|samples|export)\.\w+", page.read_text("utf-8")))
     # What lies inside a class of the user's choice is not in the general help.
-    inside = {option for option in named if option in {"--data.source", "--trainer.logger"}}
-    assert {option for option in named - inside if option not in known} == set()
+    assert {option for option in named - {"--data.source", "--trainer.logger"} if option not in known} == set()
 
 
-def test_the_files_that_the_readme_links_exist() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (REPOSITORY / target).exists(), target
-    for path in re.findall(r"`(configs/[\w./]+\.yaml)`", README):
+@page
+def test_what_a_page_links_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
+    for path in re.findall(r"`(configs/[\w./]+\.yaml)`", text):
         assert (REPOSITORY / path).exists(), path
+
+
+@page
+def test_the_headings_that_a_page_links_exist(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text("utf-8")):
+        text = (page.parent / target).read_text("utf-8") if target else page.read_text("utf-8")
+        titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+        assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, heading
