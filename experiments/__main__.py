@@ -24,6 +24,7 @@ PARTS = {
     "strategies": ("strategies.run",),
     "random_rewards": ("random_rewards.run",),
     "emergence": ("emergence.run",),
+    "plain_form": ("plain_form.run",),
     "scaling": ("scaling.calibrate", "scaling.run"),
 }
 """Modules of each experiment, in their order."""

@@ -9,11 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from experiments import plots, sweep
 from experiments.passes.ratio_spread import RatioSpread
+from experiments.plain_form.plain import PlainPolicy
 from experiments.random_rewards.rewards import coin_toss
+from grpo_lightning.models.policy import Policy
 from tests.unit.experiments.test_figures_of_runs import made
+from tests.unit.models.tiny import sequences, tiny_model
 from tests.unit.objectives.rollouts import numbers, rollout
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"
@@ -59,3 +63,15 @@ def test_the_page_names_every_experiment() -> None:
     page = (EXPERIMENTS / "README.md").read_text("utf-8")
     for folder in EXPERIMENTS.glob("*/README.md"):
         assert f"]({folder.parent.name}/)" in page
+
+
+def test_the_plain_form_scores_the_same() -> None:
+    model, batch = tiny_model("Qwen2"), sequences((5, 4), (2, 7), (9, 1))
+    batch.completion_mask[1, 2] = 0.0
+    results = []
+    for policy in (Policy(model, packing=True), PlainPolicy(model)):
+        scores = policy(batch, temperature=0.7)
+        gradients = torch.autograd.grad((scores.logprobs - 0.1 * scores.entropy).sum(), list(model.parameters()))
+        results.append([scores.logprobs, scores.entropy, *gradients])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
