@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks.progress import ProgressBar as AnyProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
@@ -26,6 +27,7 @@ from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
+from grpo_lightning.callbacks.throughput import ThroughputCallback
 from grpo_lightning.cli_classes import keep_no_arguments_of_another_objective, misplaced_nulls
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
@@ -136,8 +138,8 @@ class GRPOCommandLine(LightningCLI):
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):
             callbacks.append(RunCheckpoint())
         if self.subcommand == "fit":
-            callbacks.append(StopOnSignal())
-        if config.get("enable_progress_bar") is not False and not _has(callbacks, TQDMProgressBar):
+            callbacks += [StopOnSignal(), ThroughputCallback()]
+        if config.get("enable_progress_bar") is not False and not _has(callbacks, AnyProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
             _look_after_validation(callbacks)

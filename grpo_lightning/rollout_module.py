@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from abc import abstractmethod
 from contextlib import nullcontext
 from functools import partial
@@ -22,6 +21,7 @@ from grpo_lightning.models.sharding import reshard
 from grpo_lightning.objectives import ClippedObjective, Objective, TokenLoss
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rollout import sampler_gap
+from grpo_lightning.rollout.figures import Clock
 from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.rollout.sampler_correction import OffPolicyMask, SamplerCorrection
 from grpo_lightning.strategies import distributed
@@ -173,20 +173,33 @@ class RolloutModule(PolicyModule):
         """Learn from one rollout: passes (mu) x windows (one optimizer step each) x micro-batches."""
         rollout = batch.rollout
         assert rollout is not None, "no rollout was attached to this batch"
-        start, rollout_figures = time.perf_counter(), rollout.metrics
+        rollout_figures = rollout.metrics
         for _ in range(rollout.passes):
             for window in rollout.windows:
-                figures = TokenMeans()
-                for micro_batch in window.micro_batches:
-                    loss = self.loss(micro_batch, window=window, temperature=rollout.temperature, figures=figures)
-                    self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
-                # The step's own figures last: no reward function's figure can take the place of one of them.
-                result = rollout_figures | figures.result(all_tokens=window.tokens)
+                clock, figures = self.clock(), TokenMeans()
+                with clock("forward_backward"):
+                    for micro_batch in window.micro_batches:
+                        loss = self.loss(micro_batch, window=window, temperature=rollout.temperature, figures=figures)
+                        self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
+                    # The step's own figures last: no reward function's figure can take the place of one of them.
+                    result = rollout_figures | figures.result(all_tokens=window.tokens)
                 self.stop_on_mismatch(result, truncated=rollout.truncated)
-                result |= self.take_step()
-                result["time/update"] = time.perf_counter() - start
+                with clock("optimizer"):
+                    result |= self.take_step()
+                result |= clock.metrics()
+                result["time/update"] = result["time/forward_backward"] + result["time/optimizer"]
                 self.log_step(result, bar=("reward", "completions/mean_length"))
-                start, rollout_figures = time.perf_counter(), {}
+                rollout_figures = {}
+
+    def clock(self) -> Clock:
+        """For the phases of a rollout; callbacks that have ``on_phase(phase)`` are told as each begins."""
+        listeners = [callback.on_phase for callback in self.trainer.callbacks if hasattr(callback, "on_phase")]
+
+        def began(phase: str) -> None:
+            for tell in listeners:
+                tell(phase)
+
+        return Clock(began=began)
 
     def loss(
         self, batch: RolloutBatch, *, window: Window[RolloutBatch], temperature: float, figures: TokenMeans

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -235,9 +234,9 @@ class RolloutCallback(L.Callback):
     ) -> None:
         if self._collector is None:
             return
-        start = time.perf_counter()
-        engine = self.sampler.ready(trainer, pl_module)
-        synced = time.perf_counter() - start
+        clock = pl_module.clock()
+        with clock("sync"):
+            engine = self.sampler.ready(trainer, pl_module)
         batch.rollout = rollout = self._collector.collect(
             batch.prompts,
             positions=batch.positions,
@@ -245,6 +244,7 @@ class RolloutCallback(L.Callback):
             seeds=self.seeds("train", self.rollouts, batch),
             learner=pl_module.learner(temperature=self.sampling.temperature),
             scores_beside_passes=not _changes_default_dtype(trainer),
+            clock=clock,
             device=pl_module.device,
             trainer_state=trainer_state(trainer),
         )
@@ -258,7 +258,6 @@ class RolloutCallback(L.Callback):
         self.num_tokens += int(totals.sum())
         rollout.metrics |= {
             "num_tokens": float(self.num_tokens),
-            "time/sync": synced,
             "generated_tokens_per_second": float(totals[0]) / max(rollout.metrics["time/generate"], 1e-9),
         }
 

@@ -88,6 +88,7 @@ class RolloutCollector:
         seeds: Sequence[int],
         learner: Learner,
         scores_beside_passes: bool = True,
+        clock: Clock | None = None,
         device: torch.device | str = "cpu",
         trainer_state: Any = None,
     ) -> Rollout:
@@ -101,10 +102,12 @@ class RolloutCollector:
             learner: the module that is to learn from it.
             scores_beside_passes: False where the passes change settings of the whole process, which the rewards in the
                 other thread would see.
+            clock: for the time it takes: ``time/generate``, ``time/score`` (the passes), ``time/reward`` (the reward
+                functions, which go on beside the passes) and ``time/reward_wait`` (what is waited for them).
             device: of the policy.
             trainer_state: handed to reward functions.
         """
-        clock = Clock()
+        clock = clock or Clock()
         drawn = self.drawer.draw(
             prompts,
             positions,
@@ -117,10 +120,11 @@ class RolloutCollector:
         )
         batch = self._batch(drawn.prompts, drawn.completions)
         if not scores_beside_passes:
-            drawn.scoring.result()
+            drawn.wait(clock)
         windows, credit, keep = self._prepare(drawn, batch, learner, clock=clock, device=device)
         _attach(credit, windows)
-        scores, clock.seconds["reward"] = drawn.scoring.result()
+        scores = drawn.wait(clock)
+        clock.seconds["reward"] = drawn.scoring.result()[1]
         with clock("score"):
             gap = untrained_gap(batch, windows, learner, micro_batch_tokens=self.micro_batch_tokens, device=device)
         rewards, terms = reward_tensors(scores)
@@ -160,7 +164,7 @@ class RolloutCollector:
         off_policy = self.updates > 1 or self.passes > 1
         if learner.drops_zero_advantage and not learner.precedes_advantages:
             # What needs no pass is known only after the rewards.
-            credit = self._credit(drawn, batch, None, learner)
+            credit = self._credit(drawn, batch, None, learner, clock=clock)
             keep = (credit.advantages != 0).any(dim=2).flatten() & batch.completion_mask.any(dim=1)
             windows = self._cut(batch, keep=keep, layout=learner.layout)
             with clock("score"):
@@ -169,7 +173,7 @@ class RolloutCollector:
             windows = self._cut(batch, layout=learner.layout)
             with clock("score"):
                 run_passes(windows, learner, off_policy=off_policy, device=device)
-            credit = self._credit(drawn, batch, windows, learner)
+            credit = self._credit(drawn, batch, windows, learner, clock=clock)
         return windows, credit, keep
 
     # --- tensors -------------------------------------------------------------------------------------------------
@@ -186,7 +190,13 @@ class RolloutCollector:
         )
 
     def _credit(
-        self, drawn: Drawn, batch: RolloutBatch, windows: list[Window[RolloutBatch]] | None, learner: Learner
+        self,
+        drawn: Drawn,
+        batch: RolloutBatch,
+        windows: list[Window[RolloutBatch]] | None,
+        learner: Learner,
+        *,
+        clock: Clock,
     ) -> TokenCredit:
         """Advantages, with what the passes said if they came first."""
         mask = batch.completion_mask.reshape(len(drawn.prompts), self.group_size, -1)
@@ -195,8 +205,7 @@ class RolloutCollector:
             penalty = _by_completion(windows, mask, partial(_penalty, learner.reward_penalty))
         if windows is not None and learner.score_values is not None:
             values = _by_completion(windows, mask, lambda micro_batch: micro_batch.values)
-        scores = drawn.scoring.result()[0]
-        return self.credit.assign(scores, drawn.completions, mask=mask, penalty=penalty, values=values)
+        return self.credit.assign(drawn.wait(clock), drawn.completions, mask=mask, penalty=penalty, values=values)
 
     def _batch(self, prompts: list[Prompt], completions: list[list[Completion]]) -> RolloutBatch:
         """One row per completion, prompt by prompt, with its advantage still to be known."""

@@ -35,6 +35,11 @@ class Drawn:
     tried: ScoredPrompts | None = None
     """What this rank sampled, where that is more than these groups."""
 
+    def wait(self, clock: Clock) -> Scores:
+        """The scores, once they are there."""
+        with clock("reward_wait"):
+            return self.scoring.result()[0]
+
 
 class GroupDrawer:
     """Has groups sampled and scored.
@@ -95,19 +100,18 @@ class GroupDrawer:
             return Drawn(prompts=prompts[part], positions=positions[part], completions=completions)
 
         if self.tries > 1:
-            return self._until_enough(sample, len(prompts) // self.tries, trainer_state)
+            return self._until_enough(sample, len(prompts) // self.tries, clock, trainer_state)
         drawn = sample(slice(None))
         drawn.scoring = self._score_in_background(drawn, trainer_state, device)
         return drawn
 
-    def _until_enough(self, sample: Callable[[slice], Drawn], each: int, trainer_state: Any) -> Drawn:
+    def _until_enough(self, sample: Callable[[slice], Drawn], each: int, clock: Clock, trainer_state: Any) -> Drawn:
         """Try after try of ``each`` prompts, until enough groups teach something (``dynamic_sampling``)."""
-        pool, tries, seconds = GroupPool(each * ranks.world_size()), 0, 0.0
+        pool, tries = GroupPool(each * ranks.world_size()), 0
         while tries < self.tries and not (tries and pool.full):
             drawn = sample(slice(tries * each, (tries + 1) * each))
-            start = time.perf_counter()
-            scores = self.scorer.score(drawn.prompts, drawn.completions, trainer_state=trainer_state)
-            seconds += time.perf_counter() - start
+            with clock("reward_wait"):
+                scores = self.scorer.score(drawn.prompts, drawn.completions, trainer_state=trainer_state)
             pool.add(drawn.positions, drawn.prompts, drawn.completions, scores, teaches=self.teaches(scores))
             tries += 1
         groups = pool.share()
@@ -116,7 +120,7 @@ class GroupDrawer:
             positions=[group.position for group in groups],
             completions=[group.completions for group in groups],
         )
-        drawn.scoring.set_result((pool.scores_of(groups), seconds))
+        drawn.scoring.set_result((pool.scores_of(groups), clock.seconds["reward_wait"]))
         of_all = reward_tensors(pool.scores_of(pool.groups))
         drawn.tried = ScoredPrompts([g.prompt for g in pool.groups], [g.completions for g in pool.groups], *of_all)
         drawn.figures = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -64,17 +64,31 @@ def sum_over_ranks(counts: dict[str, float]) -> dict[str, float]:
 
 
 class Clock:
-    """Seconds spent in each phase; the slowest rank's, since the others wait for it."""
+    """Seconds spent in each phase; the slowest rank's, since the others wait for it.
 
-    def __init__(self) -> None:
+    Args:
+        began: is told the name of each phase as it begins.
+    """
+
+    def __init__(self, *, began: Callable[[str], None] | None = None) -> None:
         self.seconds: dict[str, float] = {}
+        self._began = began
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
+        if self._began is not None:
+            self._began(phase)
+        start = now()
         yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now() - start
 
     def metrics(self) -> dict[str, float]:
         slowest = ranks.all_max(torch.tensor(list(self.seconds.values()), dtype=torch.float64)).tolist()
         return {f"time/{phase}": seconds for phase, seconds in zip(self.seconds, slowest, strict=True)}
+
+
+def now() -> float:
+    """Seconds, when all that was asked of a GPU is done: else a phase would be charged with what the last one left."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()

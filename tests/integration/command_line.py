@@ -30,6 +30,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TRANSFORMERS = "grpo_lightning.engines.TransformersEngine"
 VLLM = "grpo_lightning.engines.VLLMEngine"
 REWARDS = "tests.integration.reward_functions"
+TIMED = ("time/", "step_time", "_per_second", "mfu/")
+"""In the names of figures that depend on the machine's speed."""
 
 
 def template() -> dict[str, Any]:
@@ -165,8 +167,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def untimed(folder: Path) -> list[dict[str, str]]:
     """metrics.csv without what depends on the machine's speed."""
     return [
-        {name: value for name, value in row.items() if not name.startswith("time/") and "_per_second" not in name}
-        for row in rows(folder)
+        {name: value for name, value in row.items() if not any(part in name for part in TIMED)} for row in rows(folder)
     ]
 
 
