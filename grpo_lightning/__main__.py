@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,7 +15,11 @@ from grpo_lightning.processes import end_with_starter, fail, leave, rank, wait_f
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop."""
+    """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop, 143 and 130 for signals."""
+    words = sys.argv[1:] if args is None else args
+    if words[:1] == ["report"]:
+        _report(words[1:])
+        return
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if hasattr(signal, "SIGUSR1"):  # for ``StopOnSignal``; before any thread starts, which inherit it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -22,24 +27,38 @@ def main(args: list[str] | None = None) -> None:
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too
     _speak_plainly(logging.ERROR if rank() else logging.INFO)
-    from grpo_lightning.cli import GRPOCommandLine
+    from grpo_lightning.check.command import CommandLine
 
     try:
-        trainer = GRPOCommandLine(args).trainer
-    except (Exception, SystemExit) as error:
+        trainer = CommandLine(args).trainer
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         fail(error)
     code = wait_for(getattr(trainer.strategy.launcher, "procs", []))
+    code = code or max((getattr(callback, "exit_code", 0) for callback in trainer.callbacks), default=0)
     if args is None and trainer.world_size > 1:  # a program that calls this may have more to do
         leave(code)
     if code:
         sys.exit(code)
 
 
+def _report(words: list[str]) -> None:
+    """Without torch and Lightning, whose imports take several times as long as the page."""
+    from grpo_lightning.errors import UserError
+    from grpo_lightning.report.command import main as report
+
+    try:
+        report(words)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 class _AboveTheBars(logging.Handler):
     """Prints a message above the progress bars that stand on the terminal, not into them."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
+        with contextlib.suppress(OSError):  # a log on a full disk
+            tqdm.write(self.format(record), file=sys.stderr)
 
 
 def _speak_plainly(level: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.progress import ProgressBar as AnyProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -17,7 +18,13 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grpo_lightning.callbacks.checkpoint import CheckpointHeader, RunCheckpoint, read_header
+from grpo_lightning.callbacks.checkpoint import (
+    CheckpointHeader,
+    RolloutBoundary,
+    RunCheckpoint,
+    newest_checkpoint,
+    read_header,
+)
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.health import HealthCallback
@@ -28,6 +35,7 @@ from grpo_lightning.callbacks.run_folder import RunFolderCallback, goes_on
 from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
 from grpo_lightning.callbacks.throughput import ThroughputCallback
+from grpo_lightning.checkpoint_files import CheckpointFiles
 from grpo_lightning.cli_classes import keep_no_arguments_of_another_objective, misplaced_nulls
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
@@ -101,7 +109,10 @@ class GRPOCommandLine(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Lightning's reads the whole checkpoint here, for hyper-parameters that ours have not: the config decides."""
-        self._header = self._checked_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
+        config = self.config[self.config.subcommand]
+        if config.get("weights_only", True) is None:
+            config["weights_only"] = True  # null would be false for what comes over the network
+        self._header = self._checked_checkpoint(config.get("ckpt_path"))
 
     def before_instantiate_classes(self) -> None:
         for flag in misplaced_nulls(self.config[self.subcommand]):
@@ -138,7 +149,11 @@ class GRPOCommandLine(LightningCLI):
         if config.get("enable_checkpointing") is not False and not _has(callbacks, ModelCheckpoint):
             callbacks.append(RunCheckpoint())
         if self.subcommand == "fit":
-            callbacks += [StopOnSignal(), ThroughputCallback()]
+            if config.get("enable_checkpointing") is not False:
+                callbacks.append(RolloutBoundary())
+            if not _has(callbacks, StopOnSignal):
+                callbacks.append(StopOnSignal())
+            callbacks.append(ThroughputCallback())
         if config.get("enable_progress_bar") is not False and not _has(callbacks, AnyProgressBar):
             callbacks.append(ProgressBar())
         if type(config.get("val_check_interval")) is int:
@@ -156,6 +171,8 @@ class GRPOCommandLine(LightningCLI):
             raise UserError(f"--trainer: {in_one_line(error)}") from error
         check_launch(trainer.num_devices, trainer.num_nodes)
         trainer._signal_connector._sigterm_notifier_fn = stop_by_sigterm
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # what Lightning takes where nothing is given
+            trainer.strategy.checkpoint_io = CheckpointFiles()
         if trainer.world_size > 1:
             end_soon_after_sigterm()
         return trainer
@@ -190,16 +207,15 @@ class GRPOCommandLine(LightningCLI):
         for callback in self.trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
                 folders.append(Path(callback.dirpath))
-        # A run that was killed between two files may have left a link to the one that it had just replaced.
-        found = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
-        if not found:
+        weights_only = self._get(self.config, "weights_only")
+        found = newest_checkpoint(folders, resumable=self.subcommand == "fit", weights_only=weights_only)
+        if found is None:
+            incomplete = any(path.exists() for folder in folders for path in folder.glob("*.ckpt"))
             raise UserError(
-                f"--ckpt_path {NAMED_CHECKPOINT}: there is no checkpoint in {folders[0]}; name a file, or leave "
-                "--ckpt_path out to begin with --model.policy"
+                f"--ckpt_path {NAMED_CHECKPOINT}: there is no {'complete ' if incomplete else ''}checkpoint in "
+                f"{folders[0]}; name a file, or leave --ckpt_path out to begin with --model.policy"
             )
-        found.sort(key=lambda path: (path.stem.startswith("last"), path.lstat().st_mtime), reverse=True)
-        # Nor is a folder complete that it was writing.
-        newest = str(next((path for path in found if read_header(path)), found[0]))
+        newest = str(found)
         self._header = self._checked_checkpoint(newest)
         for config in (self.config, self.config_init):
             config[self.subcommand]["ckpt_path"] = newest

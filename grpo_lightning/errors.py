@@ -22,3 +22,9 @@ class RunStopped(RuntimeError):
 def in_one_line(error: Exception) -> str:
     """A library's message without its line breaks and indents."""
     return " ".join(str(error).split())
+
+
+def lost_peer(error: BaseException) -> bool:
+    """True for what gloo and NCCL raise when another rank has ended, which is never the reason of anything."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("gloo/transport" in text or "remote process exited" in text)

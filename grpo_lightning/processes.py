@@ -9,6 +9,7 @@ is gone, so they do that themselves.
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.errors import RunStopped, UserError, lost_peer
 
 STARTER = "GRPO_LIGHTNING_STARTER"
 """Environment variable that tells a rank which process started it."""
@@ -27,6 +28,8 @@ SPEAKS_ALONE_SECONDS = 4.0
 """A failure on all ranks reaches them all within this time; the first rank speaks for them."""
 GRACE_SECONDS = 10.0
 """From SIGTERM to the end of a rank that does not end by itself."""
+NO_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""What the system says of a disk that takes nothing more."""
 LAST_SECONDS = 60.0
 """For the other ranks to end once the first is done: nothing but clearing up is left."""
 
@@ -92,14 +95,16 @@ def rank() -> int:
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 
 
-def fail(error: Exception | SystemExit) -> NoReturn:
-    """Say what went wrong, once for all ranks, and end: by code 2 for a user's mistake, 143 for SIGTERM, else 1.
+def fail(error: Exception | SystemExit | KeyboardInterrupt) -> NoReturn:
+    """Say what went wrong, once for all ranks, and end.
+
+    By code 2 for a user's mistake, 143 for SIGTERM, 130 for Ctrl-C, else 1.
 
     Raises:
         error: a bug's, in a process that is alone.
     """
     several = _several()
-    if several and rank() and not isinstance(error, SystemExit):
+    if several and rank() and isinstance(error, Exception):
         # The first rank, if it failed too, takes this one with it; if it did not, nobody has said yet what is wrong.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         time.sleep(SPEAKS_ALONE_SECONDS)
@@ -159,31 +164,32 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _verdict(error: Exception | SystemExit) -> tuple[int | None, str]:
+def _verdict(error: BaseException) -> tuple[int | None, str]:
     """Exit code, and what there is to say in one line; (None, "") for a bug, which needs its traceback."""
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+    from grpo_lightning.interruption import NAMES
+
     if isinstance(error, SIGTERMException):
-        return 128 + signal.SIGTERM, "stopped: by SIGTERM"
-    if isinstance(error, SystemExit):  # the parser's, and Lightning's after Ctrl-C
+        signum = getattr(error, "signum", signal.SIGTERM)
+        return 128 + signum, f"stopped: by {NAMES[signum]}"
+    if any(isinstance(cause, KeyboardInterrupt) for cause in _chain(error)):  # Lightning makes it a SystemExit
+        return 128 + signal.SIGINT, f"stopped: by {NAMES[signal.SIGINT]}"
+    if isinstance(error, SystemExit):  # the parser's
         return (error.code if isinstance(error.code, int) else int(error.code is not None)), ""
     for cause in _chain(error):  # jsonargparse wraps what a constructor raises
         if isinstance(cause, UserError):
             return 2, f"error: {cause}"
         if isinstance(cause, RunStopped):
             return 1, f"stopped: {cause}"
-        if _lost_peer(cause):
+        if lost_peer(cause):
             return 1, "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
         if type(cause).__module__.startswith("wandb.") and "API key" in str(cause):
             remedy = "`wandb login`, WANDB_MODE=offline, or --trainer.logger true for files alone"
             return 2, f"error: --trainer.logger: Weights & Biases knows nobody here: {remedy}"
+        if isinstance(cause, OSError) and cause.errno in NO_DISK:
+            return 1, f"stopped: {cause.filename or 'a file'} could not be written: {cause.strerror}"
     return None, ""
-
-
-def _lost_peer(error: BaseException) -> bool:
-    """True for what gloo and NCCL raise when another rank has ended, which is never the reason of anything."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("gloo/transport" in text or "remote process exited" in text)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -37,6 +37,11 @@ def all_max(values: Tensor) -> Tensor:
     return largest.masked_fill(broken > 0, torch.nan)
 
 
+def any_rank(here: bool) -> bool:
+    """True, on every rank, if it is true on one of them."""
+    return bool(all_max(torch.tensor([float(here)])))
+
+
 def all_agree(text: str) -> bool:
     """True if every rank brings the same text: what ranks do together afterwards would hang or mix if they did not."""
     if not _many():

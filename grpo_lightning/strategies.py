@@ -19,7 +19,10 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy, wrap
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from grpo_lightning import ranks
+from grpo_lightning.checkpoint_files import CheckpointFiles
 from grpo_lightning.errors import UserError
+from grpo_lightning.files import discard, draft_of, on_disk, take_place
 from grpo_lightning.models.adapters import lora_layers, whole
 from grpo_lightning.models.critic import Critic, PolicyWithValues
 from grpo_lightning.models.policy import Policy
@@ -105,19 +108,44 @@ class FSDP2Strategy(ModelParallelStrategy):
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         path = Path(self.broadcast(filepath))
         if self._save_distributed_checkpoint:
-            if self.is_global_zero and path.is_dir():
-                # Written last: until then, the shards of two runs' steps do not pass for a checkpoint.
-                (path / METADATA).unlink(missing_ok=True)
-            self.barrier()
-            super().save_checkpoint(checkpoint, path)
+            self._save_shards(checkpoint, path)
         elif self.is_global_zero:
-            # Not by Lightning, which makes the whole file in memory first, beside the tensors.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(".partial")
-            torch.save(checkpoint, draft)
-            if path.is_dir():  # of a run with shards
-                shutil.rmtree(path)
-            draft.replace(path)
+            self.checkpoint_io.save_checkpoint(checkpoint, path)
+
+    def _save_shards(self, checkpoint: dict[str, Any], path: Path) -> None:
+        """Every rank's into a draft of the folder, which the first rank renames once all are on disk.
+
+        What the disk refuses on one rank is known to all (torch's own exchange, and one more for the rest).
+        """
+        draft = draft_of(path)
+        refused: BaseException | None = None
+        if self.is_global_zero:
+            try:
+                discard(draft)
+                draft.mkdir(parents=True)
+            except OSError as error:
+                refused = error
+        failed = ranks.any_rank(refused is not None)
+        if not failed:
+            try:
+                super().save_checkpoint(checkpoint, draft)
+            except (OSError, RuntimeError, dcp.CheckpointException) as error:
+                refused = error
+            failed = ranks.any_rank(refused is not None)
+        if self.is_global_zero and not failed:
+            try:
+                on_disk(draft / METADATA)
+                on_disk(draft)
+                take_place(draft, path)
+            except OSError as error:
+                refused, failed = error, True
+        files = self.checkpoint_io
+        if self.is_global_zero and isinstance(files, CheckpointFiles):
+            if failed:
+                shutil.rmtree(draft, ignore_errors=True)
+                files.failed(path, refused or OSError("another rank could not write its part"))
+            else:
+                files.succeeded(path)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         path = Path(self.broadcast(checkpoint_path))

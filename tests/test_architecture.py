@@ -17,6 +17,8 @@ FLOORS = {
     "types": 0,
     "errors": 0,
     "ranks": 1,
+    "environment": 1,
+    "files": 1,
     "token_means": 1,
     "functional": 1,
     "advantages": 1,
@@ -27,6 +29,8 @@ FLOORS = {
     "rollout": 3,
     "models": 3,
     "strategies": 4,
+    "checkpoint_files": 4,
+    "interruption": 4,
     "policy_module": 4,
     "rollout_module": 4,
     "module": 4,
@@ -36,6 +40,8 @@ FLOORS = {
     "evaluation": 4,
     "loggers": 4,
     "records": 4,
+    "report": 4,
+    "check": 5,
     "cli": 5,
     "cli_parser": 5,
     "cli_classes": 5,
@@ -170,6 +176,20 @@ def test_rewards_load_no_torch(tree: Tree) -> None:
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
     )
     assert result.stdout == "False\n", result.stderr
+
+
+def test_the_report_loads_no_torch(tree: Tree) -> None:
+    """Nor Lightning: a page must be there in seconds."""
+    code = (
+        "import sys\n"
+        "from grpo_lightning.__main__ import main\n"
+        "try: main(['report', 'nowhere'])\n"
+        "except SystemExit as end: print(end.code, *({'torch', 'lightning', 'transformers'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+    )
+    assert (result.stdout, result.stderr.count("\n")) == ("2\n", 1), result.stderr
 
 
 def test_low_floors_stay_light(tree: Tree) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+import os
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.trainer import call
 
+from grpo_lightning.files import discard, draft_of, said, sweep
 from grpo_lightning.strategies import METADATA
+
+log = logging.getLogger(__name__)
 
 
 class RunCheckpoint(ModelCheckpoint):
@@ -19,7 +28,8 @@ class RunCheckpoint(ModelCheckpoint):
 
     Saved after each validation, at the end of each epoch, wherever the run is stopped between two rollouts (steps,
     time, early stopping), and in between every so many rollouts. A step that is validated is saved after that, so that
-    a run that breaks off while it validates asks all of it again.
+    a run that breaks off while it validates asks all of it again. The file before it is removed once the new one is
+    complete and on disk, and the link names it.
 
     Args:
         every_n_rollouts: of an epoch.
@@ -34,6 +44,7 @@ class RunCheckpoint(ModelCheckpoint):
         self.every_n_rollouts = every_n_rollouts
         if keep_all:
             self.save_top_k = -1
+        self._outdated: list[str] = []
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -56,6 +67,97 @@ class RunCheckpoint(ModelCheckpoint):
             figures = self._monitor_candidates(trainer)
             self._save_topk_checkpoint(trainer, figures)
             self._save_last_checkpoint(trainer, figures)
+            outdated, self._outdated = self._outdated, []
+            for path in outdated:
+                super()._remove_checkpoint(trainer, path)
+
+    def _remove_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
+        self._outdated.append(filepath)  # once the link does not name it any more
+
+    @staticmethod
+    def _link_checkpoint(trainer: L.Trainer, filepath: str, linkpath: str) -> None:
+        if trainer.is_global_zero:
+            _point(Path(linkpath), Path(filepath))
+        trainer.strategy.barrier()
+
+
+class RolloutBoundary(Checkpoint):
+    """Remembers, after each rollout, what a checkpoint would hold then besides weights and the optimizer's state.
+
+    Those stay as they are until the next rollout's first optimizer step. So a rollout that must be given up before it
+    costs no more than itself: ``save`` writes the checkpoint of the rollout before. Drafts of checkpoints that a killed
+    run has left are removed at the start.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            for folder in (Path(trainer.default_root_dir), *checkpoint_folders(trainer)):
+                sweep(folder)
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        connector, data = trainer._checkpoint_connector, trainer.datamodule
+        kept = {
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+            "loops": connector._get_loops_state_dict(),
+            "callbacks": call._call_callbacks_state_dict(trainer),
+            "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+        }
+        if data is not None and (state := data.state_dict()):
+            kept[type(data).__qualname__] = state
+        self._kept = copy.deepcopy(kept)
+
+    def can_save(self, trainer: L.Trainer) -> bool:
+        """True if this rank could do so without the others."""
+        return not isinstance(trainer.strategy, ModelParallelStrategy | FSDPStrategy)
+
+    def save(self, trainer: L.Trainer, *, together: bool) -> bool:
+        """Write the checkpoint of the last rollout's end; False if there is none to write any more.
+
+        Args:
+            trainer: of the run, which has taken no optimizer step since.
+            together: True if every rank is here.
+        """
+        if self._kept is None or self._kept["global_step"] != trainer.global_step:
+            return False
+        checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+        if not checkpoints or not (together or self.can_save(trainer)):
+            return False
+        name = "step{}.ckpt" if any(isinstance(c, RunCheckpoint) for c in checkpoints) else "last-step{}.ckpt"
+        path = checkpoint_folders(trainer)[0] / name.format(trainer.global_step)
+        if not path.exists():
+            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False) | self._kept
+            trainer.strategy.save_checkpoint(content, path)
+        if trainer.is_global_zero and any(isinstance(c, RunCheckpoint) for c in checkpoints):
+            _point(path.with_name("last.ckpt"), path)
+        return True
+
+
+def _point(link: Path, at: Path) -> None:
+    """Make ``link`` a link to ``at``, if that is there: a full disk may have kept it from being written.
+
+    (Lightning removes the older link first.)
+    """
+    if not at.exists():
+        return
+    try:
+        draft = draft_of(link)
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(os.path.relpath(at, link.parent))
+        if link.is_dir() and not link.is_symlink():
+            discard(link)
+        draft.replace(link)
+    except OSError as error:  # the file is what counts
+        log.warning("the link %s could not be made: %s", link, said(error))
+
+
+def checkpoint_folders(trainer: L.Trainer) -> list[Path]:
+    """Where the run's checkpoints lie, on this machine."""
+    found = [c.dirpath for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+    return [Path(folder) for folder in dict.fromkeys(found) if folder is not None and "://" not in str(folder)]
 
 
 def _validation_follows(trainer: L.Trainer) -> bool:
@@ -101,3 +203,25 @@ def read_header(path: Path, *, weights_only: bool = True) -> CheckpointHeader | 
     return CheckpointHeader(
         step=content["global_step"], resumable="lr_schedulers" in content, callbacks=content.get("callbacks", {})
     )
+
+
+def newest_checkpoint(folders: Iterable[Path], *, resumable: bool, weights_only: bool = True) -> Path | None:
+    """The complete checkpoint with the most optimizer steps behind it; None if there is none.
+
+    What a file says of itself decides: times of files are those of copies, and of clocks that disagree.
+
+    Args:
+        folders: that are looked into.
+        resumable: prefer those that a run can go on from, however old.
+        weights_only: see ``read_header``.
+    """
+    # A link may name a file that is gone.
+    paths = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
+    headers = [(read_header(path, weights_only=weights_only), path) for path in paths]
+    complete = [(header, path) for header, path in headers if header is not None]
+
+    def rank(entry: tuple[CheckpointHeader, Path]) -> tuple[bool, int, bool, float]:
+        header, path = entry
+        return not resumable or header.resumable, header.step, path.stem.startswith("last"), path.lstat().st_mtime
+
+    return max(complete, key=rank)[1] if complete else None

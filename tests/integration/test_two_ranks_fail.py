@@ -116,5 +116,5 @@ def test_ctrl_c_and_sigterm(tiny: Path, tmp_path: Path) -> None:
             os.kill(run.process.pid, signal.SIGTERM)  # which nobody passes on to the other rank
         ending = run.end(timeout=30)
         assert ending.orphans == [], ending.err
-        assert ending.code == (1 if name == "SIGINT" else 143), ending.err
+        assert ending.code == (130 if name == "SIGINT" else 143), ending.err
         assert "Traceback" not in ending.err
