@@ -30,14 +30,20 @@ Check = Callable[[], None]
 
 
 def rollout_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, scorer: RewardScorer) -> Iterator[Check]:
-    """Of rollouts and of what is learned from them.
+    """Of rollouts and of what is learned from them, their data included.
 
     Args:
         rollout: the ``RolloutCallback``.
-        trainer: with its data module, whose prompts may be missing.
+        trainer: with its data module, set up.
         pl_module: that learns.
         scorer: of the rollouts' completions.
     """
+    yield from part_checks(rollout, trainer, pl_module, scorer)
+    yield from data_checks(rollout, trainer, scorer)
+
+
+def part_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, scorer: RewardScorer) -> Iterator[Check]:
+    """Those that need no data; arguments as in ``rollout_checks``."""
     estimator = rollout.advantages or pl_module.estimator
     yield partial(
         check_estimator,
@@ -52,16 +58,19 @@ def rollout_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, s
     yield partial(warn_of_objective, pl_module.objective, rollout.reduction)
     yield partial(check_ratios, pl_module, rollout.sampling)
     yield from _size_checks(rollout, trainer, pl_module)
+
+
+def data_checks(rollout: Any, trainer: L.Trainer, scorer: RewardScorer) -> Iterator[Check]:
+    """Whether rewards and data fit together; arguments as in ``rollout_checks``."""
     data = trainer.datamodule
-    if data.train_prompts is not None:
-        yield partial(scorer.require_columns, {name for prompt in data.train_prompts for name in prompt.columns})
-        yield from gold_checks(
-            data,
-            scorer,
-            most=rollout.check_golds,
-            evaluates=rollout.will_evaluate(trainer),
-            trainer_state=trainer_state(trainer),
-        )
+    yield partial(scorer.require_columns, {name for prompt in data.train_prompts for name in prompt.columns})
+    yield from gold_checks(
+        data,
+        scorer,
+        most=rollout.check_golds,
+        evaluates=rollout.will_evaluate(trainer),
+        trainer_state=trainer_state(trainer),
+    )
 
 
 def _size_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule) -> Iterator[Check]:

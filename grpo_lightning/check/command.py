@@ -1,0 +1,84 @@
+"""``check`` on the command line: ``fit``'s options, a run built as for ``fit``, and a page in the place of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from grpo_lightning.check.mending import NotMendable, mend
+from grpo_lightning.check.page import Page
+from grpo_lightning.check.run import RunCheck
+from grpo_lightning.cli import GRPOCommandLine
+
+COMMAND = "check"
+SUMMARY = "Look at all that fit would meet before its first rollout; exit code 2 if it would not start."
+
+
+class CommandLine(GRPOCommandLine):
+    """``GRPOCommandLine`` with ``check`` beside ``fit``.
+
+    After parsing, the command is ``fit``, so that all is built as for a run. A mistake on the way is kept, its option
+    set to its default, and the building goes on.
+    """
+
+    _page: Page | None = None
+    """Of ``check``; None for the other commands."""
+    _sampler_gap = True
+
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        super()._add_subcommands(parser, **kwargs)
+        checks = self._prepare_subcommand_parser(self.trainer_class, "fit", description=SUMMARY)
+        checks.add_argument(
+            "--sampler_gap",
+            type=bool,
+            default=True,
+            help="Load the policy, start the sampler and compare what they say of a few tokens; false saves the time.",
+        )
+        self._subcommand_parsers[COMMAND] = checks
+        parser._subcommands_action.add_subcommand(COMMAND, checks, help=SUMMARY)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        super().parse_arguments(parser, args)
+        if self.config["subcommand"] == COMMAND:
+            options = self.config.pop(COMMAND)
+            self._sampler_gap = options.pop("sampler_gap")
+            self.config["subcommand"], self.config["fit"] = "fit", options
+            self._page = Page()
+
+    def _parse_ckpt_path(self) -> None:
+        self._go_on(super()._parse_ckpt_path)
+
+    def before_instantiate_classes(self) -> None:
+        self._go_on(super().before_instantiate_classes)
+
+    def instantiate_classes(self) -> None:
+        self._go_on(super().instantiate_classes)
+
+    def _go_on(self, build: Callable[[], None]) -> None:
+        if self._page is None:
+            build()
+            return
+        try:
+            for mistake in mend(build, self.config["fit"], self._parser("fit").get_defaults()):
+                self._page.note(mistake)
+        except NotMendable:
+            self._end(self._page)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        page = self._page
+        if page is None:
+            super()._run_subcommand(subcommand)
+            return
+        self._go_on(self._find_last_checkpoint)
+        page.attempt(self._tell_of_checkpoint)
+        run = RunCheck(self.trainer, self.model, self.datamodule, page=page, checkpoint=self.config["fit"]["ckpt_path"])
+        run.go_through(sampler_gap=self._sampler_gap)
+        self._end(page)
+
+    @staticmethod
+    def _end(page: Page) -> None:
+        page.close()
+        if page.mistakes:
+            raise SystemExit(2)

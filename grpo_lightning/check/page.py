@@ -1,0 +1,88 @@
+"""The page that ``check`` prints, section by section, and the mistakes that it finds on the way."""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from grpo_lightning.errors import RunStopped, UserError, in_one_line
+
+WIDTH = 110
+T = TypeVar("T")
+
+
+class Page:
+    """Plain text on stdout, in sections, each printed as soon as it is known.
+
+    What the package logs meanwhile is part of the page: information as a line, a warning as a line that begins with
+    ``!``. Nothing is said twice.
+    """
+
+    def __init__(self) -> None:
+        self.mistakes: list[str] = []
+        """One line each: option and value, what is wrong, what to do."""
+        self._said: set[str] = set()
+
+    @contextmanager
+    def section(self, title: str) -> Iterator[None]:
+        """Everything that is said or logged until its end stands under ``title``."""
+        print(f"\n{title}\n{'-' * len(title)}")
+        log = logging.getLogger("grpo_lightning")
+        handlers, level, propagate = log.handlers, log.level, log.propagate
+        log.handlers, log.propagate = [_Messages(self)], False
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            log.handlers, log.propagate = handlers, propagate
+            log.setLevel(level)
+
+    def say(self, text: str, *, mark: str = "") -> None:
+        """One paragraph; ``mark`` stands in front of it."""
+        if text in self._said:
+            return
+        self._said.add(text)
+        first = f"  {mark} " if mark else "  "
+        print(textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * (len(first) + 2)), flush=True)
+
+    def show(self, lines: str) -> None:
+        """Lines as they are, such as a table's."""
+        print(textwrap.indent(lines, "  "), flush=True)
+
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """What ``step`` returns; if it fails by a mistake of the user's, None, and the mistake is on the page."""
+        try:
+            return step()
+        except (UserError, RunStopped) as error:
+            mistake = str(error)
+        except MisconfigurationException as error:
+            mistake = f"--trainer: {in_one_line(error)}"
+        self.note(mistake)
+        return None
+
+    def note(self, mistake: str) -> None:
+        """Keep a mistake, one line, and go on."""
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
+            self.say(mistake, mark="ERROR")
+
+    def close(self) -> None:
+        """The verdict, and every mistake in one line."""
+        found = len(self.mistakes)
+        print(f"\n{f'{found} mistake' + 's' * (found > 1) if found else 'No mistake'} found.", flush=True)
+        for mistake in self.mistakes:
+            print(f"error: {mistake}", flush=True)
+
+
+class _Messages(logging.Handler):
+    def __init__(self, page: Page) -> None:
+        super().__init__(logging.INFO)
+        self._page = page
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._page.say(record.getMessage(), mark="!" if record.levelno >= logging.WARNING else "")
