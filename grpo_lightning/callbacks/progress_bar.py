@@ -61,7 +61,7 @@ class ProgressBar(TQDMProgressBar):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
-        if not (sys.stdout.isatty() or "ipykernel" in sys.modules):
+        if not interactive():
             self.disable()
 
     @property
@@ -152,6 +152,11 @@ class ProgressBar(TQDMProgressBar):
             parts.append(f"{duration(left)} left" if done < self._total else f"done in {duration(now - self._start)}")
         total = "" if math.isinf(self._total) else f"/{self._total:.0f}"
         log.info("%s %d%s: %s", unit, done, total, ", ".join(parts))
+
+
+def interactive() -> bool:
+    """True if somebody is looking on: the output goes to a terminal or a notebook."""
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
 
 
 def duration(seconds: float) -> str:
