@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grpo_lightning.files import replacing
 from grpo_lightning.types import Completion, Prompt
 
 
@@ -62,7 +62,7 @@ def as_json(value: Any) -> Any:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, types: Mapping[str, pa.DataType]) -> None:
-    """A Parquet file, whole or not at all: it is written beside its place and then renamed; folders are made.
+    """A Parquet file, whole or not at all; folders are made.
 
     Args:
         path: what it held is replaced.
@@ -74,14 +74,8 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, types: Mapping
     """
     names = dict.fromkeys([*types, *(name for row in rows for name in row)])
     columns = {_utf8(name): _column([row.get(name) for row in rows], types.get(name)) for name in names}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".partial")
-    try:
-        pq.write_table(pa.table(columns), draft, compression="zstd")
-        draft.replace(path)
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+    with replacing(path) as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _column(values: list[Any], dtype: pa.DataType | None) -> pa.Array:

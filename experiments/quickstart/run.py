@@ -1,4 +1,4 @@
-"""The quickstart: make a tiny base model, train it by GRPO, compare before and after.
+"""The quickstart: make a tiny base model, train it by GRPO, compare before and after, write the run's report.
 
 python -m experiments.quickstart.run [--seed 0] [--engine vllm|transformers]
 
@@ -23,6 +23,7 @@ from experiments.plots import Panel, draw
 from experiments.sweep import Run, read_run
 from grpo_lightning.data.arithmetic import is_step_by_step
 from grpo_lightning.evaluation import wilson_interval
+from grpo_lightning.report.command import write_report
 
 ENGINES = {"vllm": "grpo_lightning.engines.VLLMEngine", "transformers": "grpo_lightning.engines.TransformersEngine"}
 PANELS = (
@@ -50,6 +51,7 @@ def main() -> None:
     results["seconds"] = round(time.perf_counter() - start, 1)
     (run / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     draw([curves(run, arguments.seed)], PANELS, run / "curves.png")
+    write_report([run])
     show(results, run)
 
 
@@ -110,6 +112,9 @@ def show(results: dict[str, Any], run: Path) -> None:
     console.print(f"Trained model: {run / 'hf'}\nCurves:        {run / 'curves.png'}, {run / 'metrics.csv'}")
     console.print(f"               {python.parent / 'tensorboard'} --logdir {run / 'tensorboard'}", soft_wrap=True)
     console.print(f"This table:    {run / 'results.json'}")
+    console.print(
+        f"Report:        {run / 'report.html'}  (curves, samples, settings; open it in a browser)", soft_wrap=True
+    )
     console.print(
         f"Ask it:        {python} -m grpo_lightning predict --config {run / 'config.yaml'} --model.policy {run / 'hf'} "
         f"--prompt '{before['examples'][0]['prompt']}'",

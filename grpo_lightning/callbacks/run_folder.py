@@ -20,12 +20,15 @@ from lightning.pytorch.loggers import WandbLogger
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.disk import require_space
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.environment import environment
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
 
 log = logging.getLogger(__name__)
 RUN_FILES = (
     "config*.yaml",
+    "environment*.json",
+    "report.html",
     "metrics*.csv",
     "evaluations*.jsonl",
     "predictions.jsonl",
@@ -42,13 +45,13 @@ SAMPLES = re.compile(r"rollout_(?P<rollout>\d+)\.parquet|.*_step(?P<step>\d+)\.j
 
 
 class RunFolderCallback(SaveConfigCallback):
-    """Prepares ``--trainer.default_root_dir`` for a run and writes ``config.yaml`` there.
+    """Prepares ``--trainer.default_root_dir`` for a run and writes ``config.yaml`` and ``environment.json`` there.
 
     A new ``fit`` in a folder that holds a run moves that run's files to ``previous-<n>/``: nothing is lost, nothing is
     mixed. A ``fit`` resumed from one of the folder's own checkpoints (``--ckpt_path``) goes on in place and saves its
-    config as ``config-<n>.yaml``. What the run had written after that checkpoint is put aside under a number of its
-    own: the files as they were in ``metrics-<n>.csv`` and ``evaluations-<n>.jsonl``, the later samples in
-    ``samples-<n>/``. Weights & Biases goes on with the same run, whose id is in the checkpoint.
+    config as ``config-<n>.yaml``, beside ``environment-<n>.json``. What the run had written after that checkpoint is
+    put aside under a number of its own: the files as they were in ``metrics-<n>.csv`` and ``evaluations-<n>.jsonl``,
+    the later samples in ``samples-<n>/``. Weights & Biases goes on with the same run, whose id is in the checkpoint.
     """
 
     wandb_run: str | None = None
@@ -94,6 +97,8 @@ class RunFolderCallback(SaveConfigCallback):
             _move_aside(root, held(trainer))
         path = _free_name(root, "config", ".yaml", first="config.yaml")
         self.parser.save(self.config, path, skip_none=False, overwrite=False, multifile=False)
+        place = root / path.name.replace("config", "environment").replace(".yaml", ".json")
+        place.write_text(json.dumps(environment(world_size=trainer.world_size), indent=2) + "\n", "utf-8")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if ranks.rank() != 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import lightning as L
 import pyarrow as pa
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks import sample_table
+from grpo_lightning.callbacks.progress_bar import interactive
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.errors import UserError
+from grpo_lightning.files import Outlived
 from grpo_lightning.records import as_json, write_table
 from grpo_lightning.rewards.marks import marked
 from grpo_lightning.types import PromptBatch, Rollout
@@ -48,15 +52,26 @@ class SamplesCallback(L.Callback):
     ``log_extra`` (as JSON text where it is neither number nor text). A table that cannot be written (full disk, no
     permission) is left out with a warning, and training goes on.
 
+    Some completions of one group are shown besides: on the terminal, in TensorBoard's texts, in a table of Weights &
+    Biases (``callbacks.sample_table``).
+
     Args:
         every_n_rollouts: how often: rollouts 1, 1 + n, 1 + 2n, ... 0 writes none.
+        shown: completions that are shown each time; 0 shows none.
+        console: whether the terminal shows them; null: if somebody is looking on.
     """
 
-    def __init__(self, *, every_n_rollouts: int = 10) -> None:
+    def __init__(self, *, every_n_rollouts: int = 10, shown: int = 4, console: bool | None = None) -> None:
         if every_n_rollouts < 0:
             raise UserError(f"--samples.every_n_rollouts {every_n_rollouts}: must not be negative; 0 writes none")
+        if shown < 0:
+            raise UserError(f"--samples.shown {shown}: a number of completions; 0 shows none")
+        self.shown, self.console = shown, console
+        self._showing = Outlived(
+            "samples cannot be shown", consequence="they are in samples/ all the same", failures=Exception
+        )
         self.every_n_rollouts = every_n_rollouts
-        self._warned = False
+        self._writing = Outlived("the table of samples", consequence="training goes on without it")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: PromptBatch, batch_idx: int
@@ -72,13 +87,19 @@ class SamplesCallback(L.Callback):
         groups.sort(key=lambda group: group[0])  # the same file on any number of ranks
         place = {"rollout": number, "step": trainer.global_step}
         rows = [{**row, **place, "group": g} for g, (_, group) in enumerate(groups) for row in group]
+        if self.shown and rows:
+            with self._showing():
+                self._show(trainer, sample_table.pick(rows, most=self.shown))
         path = Path(trainer.default_root_dir) / "samples" / f"rollout_{number:06d}.parquet"
-        try:
+        with self._writing():
             write_table(path, rows, types=COLUMNS)
-        except OSError as error:
-            if not self._warned:
-                log.warning("the table of samples cannot be written (%s); training goes on without it", error)
-            self._warned = True
+
+    def _show(self, trainer: L.Trainer, rows: list[dict[str, Any]]) -> None:
+        looking = interactive()
+        if looking if self.console is None else self.console:
+            width = shutil.get_terminal_size(fallback=(120, 24)).columns
+            log.info("%s", sample_table.on_console(rows, width=width, color=looking))
+        sample_table.to_loggers(rows, trainer.loggers, step=trainer.global_step)
 
 
 def answer_reader(rewards: Iterable[Any]) -> Callable[[str], str | None]:

@@ -1,0 +1,305 @@
+"""What a run folder holds: figures, evaluations, configuration, environment. A run may be going on, or have been killed
+in the middle of a line; what cannot be read is left out and noted."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_lightning.report.samples import Recorded, read_samples
+
+Columns = dict[str, list[float | None]]
+"""Figures by name, each with one entry per row; None where a row has none."""
+
+MOST_POINTS = 1_500
+"""Points of a curve; longer ones are shown as means over several steps."""
+MOST_POINTS_OF_ALL = 6_000
+"""Points of one curve over all runs of a page."""
+MOST_COLUMNS = 200
+MOST_COMPLETIONS = 2_000
+"""Completions on a page, shared out among its runs."""
+LONGEST_CONFIG = 200_000
+"""Characters."""
+MOST_SETTINGS = 2_000
+"""Settings of a configuration that are compared."""
+LONGEST_SETTING = 300
+PHASES = ("time/sync", "time/generate", "time/reward_wait", "time/score", "time/update")
+"""Parts of a step that follow one another, in seconds: its time, of a run that has no ``step_time``."""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One run as a page shows it."""
+
+    name: str
+    """Short, and different from the other runs' names."""
+    folder: str
+    columns: Columns
+    """Of ``metrics.csv``."""
+    clocks: Columns
+    """What curves can be drawn over: ``step``, and where they are known ``tokens`` and ``hours``, since the start."""
+    steps: int
+    """Optimizer steps taken."""
+    per_point: int
+    """Rows of ``metrics.csv`` that a point is the mean of."""
+    evaluations: list[dict[str, Any]]
+    """Lines of ``evaluations.jsonl``."""
+    config: str
+    """The newest configuration as it was saved."""
+    settings: dict[str, str]
+    """The same, flat: dotted names and values as text."""
+    environment: dict[str, str]
+    samples: Recorded
+    written: str
+    """When ``metrics.csv`` was last written."""
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and why."""
+
+
+def is_run(folder: Path) -> bool:
+    """True for a folder that ``fit`` has begun to write to."""
+    try:
+        return any((folder / name).is_file() for name in ("metrics.csv", "config.yaml"))
+    except OSError:  # not to be looked into
+        return False
+
+
+def read_run(folder: Path, *, name: str, of: int = 1) -> Run:
+    """All that a page shows of a run.
+
+    Args:
+        folder: the run's.
+        name: that the page calls it by.
+        of: number of runs that share the page.
+    """
+    notes: list[str] = []
+    table = _read_table(folder / "metrics.csv", notes)
+    clocks = _clocks(table)
+    steps = int(max((step for step in clocks["step"] if step is not None), default=0))
+    per_point = max(1, math.ceil(len(clocks["step"]) / max(1, min(MOST_POINTS, MOST_POINTS_OF_ALL // of))))
+    config = read_text(_newest(folder, "config", ".yaml"), notes)
+    if len(config) > LONGEST_CONFIG:
+        notes.append(f"of the configuration only the first {LONGEST_CONFIG:,} characters are shown")
+    file = folder / "metrics.csv"
+    written = f"{datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC" if file.exists() else "never"
+    return Run(
+        name=name,
+        folder=clean(str(folder)),
+        columns=thinned(table, per_point),
+        clocks={name: values[per_point - 1 :: per_point] + _rest(values, per_point) for name, values in clocks.items()},
+        steps=steps,
+        per_point=per_point,
+        evaluations=_read_lines(folder / "evaluations.jsonl", notes),
+        config=config[:LONGEST_CONFIG],
+        settings=flat_settings(config, notes),
+        environment=_read_environment(_newest(folder, "environment", ".json"), notes),
+        samples=read_samples(folder / "samples", most=MOST_COMPLETIONS // of, notes=notes),
+        written=written,
+        notes=notes,
+    )
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """What tells the folders apart; of a single one, its last two parts."""
+    parts = [folder.resolve().parts for folder in folders]
+    if len(parts) == 1:
+        return [clean("/".join(parts[0][-2:]))]
+    start = next(i for i, column in enumerate(_columns(parts)) if len(set(column)) > 1)
+    end = next(i for i, column in enumerate(_columns([p[::-1] for p in parts])) if len(set(column)) > 1)
+    cut = [part[start : len(part) - end] for part in parts]
+    if not all(cut):  # one lies inside another
+        cut = [part[start - 1 :] for part in parts]
+    return [clean("/".join(part)) for part in cut]
+
+
+def _columns(parts: list[tuple[str, ...]]) -> Iterator[list[str | None]]:
+    for i in range(max(map(len, parts)) + 1):
+        yield [part[i] if i < len(part) else None for part in parts]
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 can hold: half a surrogate pair becomes ``?``."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_text(file: Path | None, notes: list[str]) -> str:
+    """A file's text with whatever is not UTF-8 replaced; "" and a note if it cannot be read, "" if it is not there."""
+    if file is None or not file.exists():
+        return ""
+    try:
+        return file.read_text("utf-8", errors="replace")
+    except OSError as error:
+        notes.append(f"{file.name} cannot be read ({error.strerror})")
+        return ""
+
+
+def _newest(folder: Path, stem: str, suffix: str) -> Path | None:
+    """``stem.yaml`` or, of a run that was resumed, the ``stem-<n>.yaml`` with the greatest number."""
+    found = {1: folder / f"{stem}{suffix}"} if (folder / f"{stem}{suffix}").is_file() else {}
+    for path in folder.glob(f"{stem}-*{suffix}"):
+        number = re.fullmatch(rf"{stem}-(\d{{1,9}}){re.escape(suffix)}", path.name)
+        if number and path.is_file():
+            found[int(number[1])] = path
+    return found[max(found)] if found else None
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def _read_table(file: Path, notes: list[str]) -> Columns:
+    """``metrics.csv`` by column, in the order of steps."""
+    text = read_text(file, notes)
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):  # half a line of a run that is going on, or was killed
+        lines.pop()
+    csv.field_size_limit(10_000_000)
+    reader = csv.reader(lines)
+    try:
+        names = [clean(name) for name in next(reader, [])]
+        rows = [[number_in(cell) for cell in row] for row in reader if len(row) == len(names)]
+    except csv.Error as error:
+        notes.append(f"metrics.csv cannot be read ({error})")
+        return {}
+    if "step" not in names:
+        return {}
+    if len(names) > MOST_COLUMNS:
+        notes.append(f"of {len(names)} figures in metrics.csv the first {MOST_COLUMNS} are shown")
+    at = names.index("step")
+    rows = sorted((row for row in rows if row[at] is not None), key=lambda row: row[at])
+    table = {name: [row[i] for row in rows] for i, name in enumerate(names[:MOST_COLUMNS]) if name}
+    table = {name: values for name, values in table.items() if any(value is not None for value in values)}
+    return {"step": [row[at] for row in rows]} | table
+
+
+def number_in(cell: str) -> float | None:
+    """The finite number that a cell holds; None for anything else."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _clocks(table: Columns) -> Columns:
+    """Steps, tokens and hours behind each row."""
+    clocks: Columns = {"step": table.get("step", [])}
+    if "num_tokens" in table:
+        clocks["tokens"] = _filled(table["num_tokens"])
+    elif "tokens" in table:  # supervised: those of a step
+        clocks["tokens"] = _summed([table["tokens"]])
+    seconds = [table[name] for name in (("step_time",) if "step_time" in table else PHASES) if name in table]
+    if seconds:
+        clocks["hours"] = [total / 3600 for total in _summed(seconds) if total is not None]
+    return clocks
+
+
+def _filled(values: list[float | None]) -> list[float | None]:
+    """The last known value where there is none; 0 before the first."""
+    last, found = 0.0, []
+    for value in values:
+        last = last if value is None else value
+        found.append(last)
+    return list(found)
+
+
+def _summed(columns: list[list[float | None]]) -> list[float | None]:
+    """Sums of all rows so far."""
+    return list(itertools.accumulate(sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)))
+
+
+def thinned(table: Columns, per_point: int) -> Columns:
+    """Means of what is known in every ``per_point`` rows."""
+    found: Columns = {}
+    for name, values in table.items():
+        chunks = [[v for v in values[i : i + per_point] if v is not None] for i in range(0, len(values), per_point)]
+        found[name] = [_rounded(sum(chunk) / len(chunk)) if chunk else None for chunk in chunks]
+    return found
+
+
+def _rest(values: list[float | None], per_point: int) -> list[float | None]:
+    """The last row, if it ends no whole chunk."""
+    return values[-1:] if len(values) % per_point else []
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+# --- evaluations, configuration, environment -------------------------------------------------------------------------
+
+
+def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The mappings in a JSONL file; lines that are none, such as half of one, are passed over."""
+    found = []
+    for line in read_text(file, notes).splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found
+
+
+def flat_settings(config: str, notes: list[str]) -> dict[str, str]:
+    """Dotted names and values of a YAML text; empty, with a note, if it is none."""
+    try:
+        content = yaml.load(config, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        notes.append(f"the configuration cannot be read as YAML ({type(error).__name__})")
+        return {}
+    settings: dict[str, str] = {}
+
+    def walk(value: Any, name: str, depth: int) -> None:
+        if len(settings) >= MOST_SETTINGS:  # also what a text of aliases of aliases comes to
+            return
+        if isinstance(value, dict) and value and depth < 20:
+            for key, inner in value.items():
+                walk(inner, name if key == "init_args" else f"{name}.{key}".lstrip("."), depth + 1)
+        elif isinstance(value, list) and any(isinstance(entry, dict | list) for entry in value) and depth < 20:
+            for i, entry in enumerate(value):
+                walk(entry, f"{name}.{i}", depth + 1)
+        else:
+            settings[shortened(name)] = shortened(_as_yaml(value))
+
+    walk(content, "", 0)
+    return settings
+
+
+def _as_yaml(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return type(value).__name__
+
+
+def shortened(text: str, most: int = LONGEST_SETTING) -> str:
+    """At most ``most`` characters, which UTF-8 can hold."""
+    return clean(text if len(text) <= most else text[:most] + "…")
+
+
+def _read_environment(file: Path | None, notes: list[str]) -> dict[str, str]:
+    """What the run wrote about where it ran, flat; empty if it is missing."""
+    try:
+        content = json.loads(read_text(file, notes) or "{}")
+    except (ValueError, RecursionError):
+        notes.append("the environment cannot be read")
+        return {}
+    found: dict[str, str] = {}
+    for key, value in content.items() if isinstance(content, dict) else ():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        for name, entry in list(inner)[:100]:
+            found[shortened(f"{key} {name}".strip())] = shortened(_as_yaml(entry), 2_000)
+    return found

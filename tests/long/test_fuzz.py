@@ -1,0 +1,16 @@
+"""20,000 random and hostile completions through templates, rewards, tables and reports, 1,000 to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fuzzing import hostile_completions, survive
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_a_thousand_hostile_completions(tmp_path: Path, seed: int) -> None:
+    survive(hostile_completions(1_000, seed=seed), tmp_path)
