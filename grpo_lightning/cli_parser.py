@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
+from grpo_lightning.errors import UserError
+
 KEY = re.compile(r'Parser key "([^"]+)":')
 VALUE = re.compile(r"(?:Got value|Given value|val|dot import path string)[:=] ?(.+?)\)?$", re.MULTILINE)
 CLASS = re.compile(r"(?:given class_path |class_path=)'([\w.]+)'")
@@ -50,6 +52,10 @@ class OneLineParser(LightningArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False
+        self.tells = True
+        """False raises a mistake as ``UserError`` instead of ending the process."""
+        self.left_out: set[str] = set()
+        """Options that are not read from files, ``rollout.group_size``."""
         self._file = ""
         self._words: list[str] = []
 
@@ -60,7 +66,8 @@ class OneLineParser(LightningArgumentParser):
         return super().parse_args(self._words, *more, **kwargs)
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
-        return super().parse_string(stand_in(content, self._words), *args, **kwargs)
+        content = without(stand_in(content, self._words), self.left_out)
+        return super().parse_string(content, *args, **kwargs)
 
     def parse_path(self, cfg_path: Any, *args: Any, **kwargs: Any) -> Any:
         self._file = str(cfg_path)
@@ -71,7 +78,10 @@ class OneLineParser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # parsing inside parsing: the outer parser words it
             super().error(message, ex)
-        sys.stderr.write(f"error: {one_line(message, self._options(), file=self._file)}\n")
+        line = one_line(message, self._options(), file=self._file)
+        if not self.tells:
+            raise UserError(line)
+        sys.stderr.write(f"error: {line}\n")
         self.exit(2)
 
     def _options(self) -> list[str]:
@@ -103,12 +113,33 @@ def stand_in(content: str, words: Sequence[str]) -> str:
     for option, value in chosen.items():
         node: Any = config
         for name in option.split("."):
-            inner = node.get("init_args") if isinstance(node, dict) and "class_path" in node else node
-            node = inner.get(name) if isinstance(inner, dict) else None
+            node = _inside(node).get(name)
         if isinstance(node, dict) and _is_missing(node.get("class_path")):
             node["class_path"] = value
             replaced = True
     return yaml.safe_dump(config, allow_unicode=True, sort_keys=False) if replaced else content
+
+
+def without(content: str, options: Iterable[str]) -> str:
+    """A configuration, YAML, that does not give these options."""
+    if not options:
+        return content
+    config = yaml.safe_load(content)
+    for option in options:
+        *groups, name = option.split(".")
+        node: Any = config
+        for group in groups:
+            node = _inside(node).get(group)
+        for place in (node, _inside(node)):  # a key may stand beside class_path by mistake
+            if isinstance(place, dict):
+                place.pop(name, None)
+    return yaml.safe_dump(config, allow_unicode=True, sort_keys=False)
+
+
+def _inside(node: Any) -> dict[str, Any]:
+    """What the names of a group stand in: of a class, its arguments."""
+    inner = node.get("init_args") if isinstance(node, dict) and "class_path" in node else node
+    return inner if isinstance(inner, dict) else {}
 
 
 def _is_missing(class_path: Any) -> bool:

@@ -42,8 +42,10 @@ def rollout_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, s
     yield from data_checks(rollout, trainer, scorer)
 
 
-def part_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, scorer: RewardScorer) -> Iterator[Check]:
-    """Those that need no data; arguments as in ``rollout_checks``."""
+def part_checks(
+    rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, scorer: RewardScorer | None
+) -> Iterator[Check]:
+    """Those that need no data; arguments as in ``rollout_checks``, of which the scorer may be missing."""
     estimator = rollout.advantages or pl_module.estimator
     yield partial(
         check_estimator,
@@ -51,7 +53,7 @@ def part_checks(rollout: Any, trainer: L.Trainer, pl_module: RolloutModule, scor
         pl_module,
         group_size=rollout.group_size,
         normalize_each_reward=rollout.normalize_each_reward,
-        clips=scorer.combination.clip is not None,
+        clips=scorer is not None and scorer.combination.clip is not None,
         tries=rollout.tries,
         mask_truncated=rollout.mask_truncated,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from grpo_lightning.check.mending import NotMendable, mend
+from grpo_lightning.check.mending import build_past_mistakes, set_back, without_option
 from grpo_lightning.check.page import Page
 from grpo_lightning.check.run import RunCheck
 from grpo_lightning.cli import GRPOCommandLine
@@ -20,7 +21,7 @@ class CommandLine(GRPOCommandLine):
     """``GRPOCommandLine`` with ``check`` beside ``fit``.
 
     After parsing, the command is ``fit``, so that all is built as for a run. A mistake on the way is kept, its option
-    set to its default, and the building goes on.
+    set to its default, and parsing and building go on.
     """
 
     _page: Page | None = None
@@ -40,12 +41,31 @@ class CommandLine(GRPOCommandLine):
         parser._subcommands_action.add_subcommand(COMMAND, checks, help=SUMMARY)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        super().parse_arguments(parser, args)
-        if self.config["subcommand"] == COMMAND:
-            options = self.config.pop(COMMAND)
-            self._sampler_gap = options.pop("sampler_gap")
-            self.config["subcommand"], self.config["fit"] = "fit", options
-            self._page = Page()
+        words = sys.argv[1:] if args is None else args
+        if words[:1] != [COMMAND]:
+            super().parse_arguments(parser, args)
+            return
+        self._page = Page()
+        self._parse_past_mistakes(list(words))
+        options = self.config.pop(COMMAND)
+        self._sampler_gap = options.pop("sampler_gap")
+        self.config["subcommand"], self.config["fit"] = "fit", options
+
+    def _parse_past_mistakes(self, words: list[str]) -> None:
+        assert self._page is not None
+        checks = self._subcommand_parsers[COMMAND]
+        checks.tells = self.parser.tells = False
+
+        def parse() -> None:
+            self.config = self.parser.parse_args(words)
+
+        def leave_out(option: str) -> bool:
+            words[:] = without_option(words, option)
+            checks.left_out.add(option)
+            return option != "config"
+
+        if not build_past_mistakes(parse, leave_out, self._page):
+            self._end()
 
     def _parse_ckpt_path(self) -> None:
         self._go_on(super()._parse_ckpt_path)
@@ -60,25 +80,28 @@ class CommandLine(GRPOCommandLine):
         if self._page is None:
             build()
             return
-        try:
-            for mistake in mend(build, self.config["fit"], self._parser("fit").get_defaults()):
-                self._page.note(mistake)
-        except NotMendable:
-            self._end(self._page)
+        options, defaults = self.config["fit"], self._parser("fit").get_defaults()
+        if not build_past_mistakes(build, lambda option: set_back(options, option, defaults), self._page):
+            self._end()
 
     def _run_subcommand(self, subcommand: str) -> None:
-        page = self._page
-        if page is None:
+        if self._page is None:
             super()._run_subcommand(subcommand)
             return
         self._go_on(self._find_last_checkpoint)
-        page.attempt(self._tell_of_checkpoint)
-        run = RunCheck(self.trainer, self.model, self.datamodule, page=page, checkpoint=self.config["fit"]["ckpt_path"])
+        self._page.attempt(self._tell_of_checkpoint)
+        begins_with = self.config["fit"]["ckpt_path"]
+        run = RunCheck(self.trainer, self.model, self.datamodule, page=self._page, checkpoint=begins_with)
         run.go_through(sampler_gap=self._sampler_gap)
-        self._end(page)
+        self._end()
 
-    @staticmethod
-    def _end(page: Page) -> None:
-        page.close()
-        if page.mistakes:
+    def _end(self) -> None:
+        """The verdict.
+
+        Raises:
+            SystemExit: with code 2 if there are mistakes.
+        """
+        assert self._page is not None
+        self._page.close()
+        if self._page.mistakes:
             raise SystemExit(2)

@@ -101,6 +101,7 @@ def training_memory(sizes: Sizes, trainer: L.Trainer, model: Any, *, tokens: int
     chunk = CPU_CHUNK_BYTES if trainer.strategy.root_device.type == "cpu" else CHUNK_BYTES
     parts["logits, in blocks"] = 4.0 * chunk
     if sizes.shape is not None:
+        parts["logits, in blocks"] = 4.0 * min(chunk, 4 * tokens * sizes.shape.vocabulary)
         checkpointing = model.gradient_checkpointing
         kept = kept_bytes(sizes.shape, computed=sizes.computed, stored=sizes.stored, checkpointing=checkpointing)
         parts["activations"] = tokens * kept

@@ -1,16 +1,17 @@
 """Goes on after a mistake that keeps a run from being built: the option is set to its default, and the rest looked at.
 
-Building a run stops at the first value that a class refuses. Its message begins with the option, so that the option can
-be set back, the mistake kept, and the same tried again.
+Parsing and building stop at the first value that is refused. Its message begins with the option, so that the option can
+be set back, the mistake kept, and the same tried again. What is then said of the default is not the user's mistake.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from grpo_lightning.check.page import Page
 from grpo_lightning.cli_classes import named_class, parameters_of
 from grpo_lightning.errors import UserError
 
@@ -18,31 +19,24 @@ NO_DEFAULT = inspect.Parameter.empty
 FLAG = re.compile(r"--([\w.]+)")
 
 
-class NotMendable(Exception):
-    """What is wrong has no default to go on with: nothing more can be built."""
-
-
-def mend(build: Callable[[], None], config: Any, defaults: Any) -> Iterator[str]:
+def build_past_mistakes(build: Callable[[], None], set_back: Callable[[str], bool], page: Page) -> bool:
     """Build, as often as it takes.
 
     Args:
         build: raises ``UserError``, perhaps inside another error, at a mistake.
-        config: that it builds from; changed in place.
-        defaults: of the options, where they do not depend on a class that is named.
+        set_back: gives an option, ``model.lr``, its default before the next try; False if it has none.
+        page: is told of the mistakes.
 
-    Yields:
-        Each mistake, in one line.
-
-    Raises:
-        NotMendable: after the last mistake, if it has no default.
+    Returns:
+        False if nothing can be built.
     """
-    mended = set()
     while (mistake := _tried(build)) is not None:
-        yield mistake
+        page.note(mistake)
         flag = FLAG.match(mistake)
-        if flag is None or flag[1] in mended or not set_back(config, flag[1], defaults):
-            raise NotMendable
-        mended.add(flag[1])
+        if flag is None or flag[0] in page.set_back or not set_back(flag[1]):
+            return False
+        page.set_back.add(flag[0])
+    return True
 
 
 def _tried(build: Callable[[], None]) -> str | None:
@@ -58,13 +52,26 @@ def _tried(build: Callable[[], None]) -> str | None:
     return None
 
 
+def without_option(words: list[str], option: str) -> list[str]:
+    """A command line that does not give an option, ``--option value`` or ``--option=value``."""
+    found = iter(words)
+    kept = []
+    for word in found:
+        if word == f"--{option}":
+            value = next(found, "")
+            kept += [value] if value.startswith("--") else []
+        elif not word.startswith(f"--{option}="):
+            kept.append(word)
+    return kept
+
+
 def set_back(config: Any, option: str, defaults: Any) -> bool:
     """Give an option its default; False if it has none.
 
     Args:
-        config: of the run.
+        config: of the run; changed in place.
         option: ``model.lr``; the ``init_args`` in between are not written out.
-        defaults: as in ``mend``.
+        defaults: of the options, where they do not depend on a class that is named.
     """
     *groups, name = option.split(".")
     place, default = config, defaults

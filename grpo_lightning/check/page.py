@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from grpo_lightning.errors import RunStopped, UserError, in_one_line
 
 WIDTH = 110
+OPTION = re.compile(r"--[\w.]*\w")
 T = TypeVar("T")
 
 
@@ -26,6 +28,8 @@ class Page:
     def __init__(self) -> None:
         self.mistakes: list[str] = []
         """One line each: option and value, what is wrong, what to do."""
+        self.set_back: set[str] = set()
+        """Options that are looked at no further, since their default stands in for a value that was refused."""
         self._said: set[str] = set()
 
     @contextmanager
@@ -67,7 +71,7 @@ class Page:
 
     def note(self, mistake: str) -> None:
         """Keep a mistake, one line, and go on."""
-        if mistake not in self.mistakes:
+        if mistake not in self.mistakes and not self.set_back.intersection(OPTION.findall(mistake)):
             self.mistakes.append(mistake)
             self.say(mistake, mark="ERROR")
 

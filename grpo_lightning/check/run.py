@@ -102,9 +102,9 @@ class RunCheck:
     def _geometry(self) -> None:
         page, trainer, model = self.page, self.trainer, self.model
         self._set_up()
-        if self.learns and (scorer := page.attempt(self.rollout.make_scorer)) is not None:
-            self.scorer = scorer
-            for check in part_checks(self.rollout, trainer, model, scorer):
+        if self.learns:
+            self.scorer = page.attempt(self.rollout.make_scorer)
+            for check in part_checks(self.rollout, trainer, model, self.scorer):
                 page.attempt(check)
         steps = page.attempt(model.total_steps) if self._has_data else None
         if not self.learns:

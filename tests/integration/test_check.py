@@ -190,7 +190,7 @@ def test_a_planted_mistake_is_found_alone(
 def test_a_disk_that_is_too_small(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tiny model's checkpoint has 12 bytes a weight: so has the command that trains."""
+    """A checkpoint of the tiny model has 12 bytes a weight; the command that trains refuses with the same words."""
     monkeypatch.setattr("grpo_lightning.callbacks.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=480_000))
     config = grpo(tiny, tmp_path / "run")
     (found,) = mistakes(check(capsys, config))
@@ -206,10 +206,16 @@ def test_all_mistakes_are_found_at_once(tiny: Path, tmp_path: Path, capsys: pyte
         "--trainer.precision=16-mixed", "--trainer.accelerator=gpu", "--ckpt_path=none.ckpt", "--model.lr=-1",
         "--rollout.temperature=0", "--rollout.group_size=1", "--rollout.updates_per_rollout=3",
         "--rollout.max_completion_length=250", "--data.prompts_per_step=20", "--trainer.max_steps=4",
+        "--evaluation.samples=few", "--rollout.tempreture", "2", "--rollout.rewards=[math.nope]",
     ]  # fmt: skip
-    found = mistakes(check(capsys, grpo(tiny, tmp_path / "run"), *arguments))
+    config = grpo(tiny, tmp_path / "run", data__suffle=True, model__init_args__dtype="int8", export__dtype="int4")
+    found = mistakes(check(capsys, config, *arguments))
     flags = [line.split()[0].rstrip(":") for line in found]
-    assert flags == [
+    assert set(flags[:6]) == {
+        "--data.suffle", "--model.dtype", "--export.dtype", "--evaluation.samples", "--rollout.tempreture",
+        "--rollout.rewards",
+    }, found  # fmt: skip
+    assert flags[6:] == [
         "--ckpt_path", "--trainer.precision", "--model.lr", "--rollout.temperature", "--trainer.accelerator",
         "--data.source", "--rollout.group_size", "--data.prompts_per_step", "--trainer.max_steps",
         "--data.max_prompt_length",
