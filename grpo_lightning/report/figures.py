@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpo_lightning.report.reading import Run, shortened
+from grpo_lightning.report.reading import Run
+from grpo_lightning.report.texts import shortened
 
 LAST_SHARE = 0.1
 """Part of a run's end that its final figures are means over."""

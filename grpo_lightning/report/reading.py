@@ -1,10 +1,10 @@
-"""What a run folder holds: figures, evaluations, configuration, environment. A run may be going on, or have been killed
-in the middle of a line; what cannot be read is left out and noted."""
+"""What a run folder holds: figures, evaluations, configuration, environment, samples.
+
+The run may be going on, or have been killed in the middle of a line; what cannot be read is left out and noted.
+"""
 
 from __future__ import annotations
 
-import csv
-import itertools
 import json
 import math
 import re
@@ -16,25 +16,21 @@ from typing import Any
 
 import yaml
 
+from grpo_lightning.report.metrics import Columns, clocks_of, last_of_each, read_metrics, thinned
 from grpo_lightning.report.samples import Recorded, read_samples
-
-Columns = dict[str, list[float | None]]
-"""Figures by name, each with one entry per row; None where a row has none."""
+from grpo_lightning.report.texts import clean, shortened
 
 MOST_POINTS = 1_500
 """Points of a curve; longer ones are shown as means over several steps."""
 MOST_POINTS_OF_ALL = 6_000
 """Points of one curve over all runs of a page."""
-MOST_COLUMNS = 200
+MOST_EVALUATIONS = 1_000
 MOST_COMPLETIONS = 2_000
 """Completions on a page, shared out among its runs."""
 LONGEST_CONFIG = 200_000
 """Characters."""
 MOST_SETTINGS = 2_000
 """Settings of a configuration that are compared."""
-LONGEST_SETTING = 300
-PHASES = ("time/sync", "time/generate", "time/reward_wait", "time/score", "time/update")
-"""Parts of a step that follow one another, in seconds: its time, of a run that has no ``step_time``."""
 
 
 @dataclass(kw_only=True)
@@ -83,20 +79,20 @@ def read_run(folder: Path, *, name: str, of: int = 1) -> Run:
         of: number of runs that share the page.
     """
     notes: list[str] = []
-    table = _read_table(folder / "metrics.csv", notes)
-    clocks = _clocks(table)
+    file = folder / "metrics.csv"
+    table = read_metrics(read_text(file, notes), notes)
+    clocks = clocks_of(table)
     steps = int(max((step for step in clocks["step"] if step is not None), default=0))
     per_point = max(1, math.ceil(len(clocks["step"]) / max(1, min(MOST_POINTS, MOST_POINTS_OF_ALL // of))))
     config = read_text(_newest(folder, "config", ".yaml"), notes)
     if len(config) > LONGEST_CONFIG:
         notes.append(f"of the configuration only the first {LONGEST_CONFIG:,} characters are shown")
-    file = folder / "metrics.csv"
     written = f"{datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC" if file.exists() else "never"
     return Run(
         name=name,
         folder=clean(str(folder)),
         columns=thinned(table, per_point),
-        clocks={name: values[per_point - 1 :: per_point] + _rest(values, per_point) for name, values in clocks.items()},
+        clocks={name: last_of_each(values, per_point) for name, values in clocks.items()},
         steps=steps,
         per_point=per_point,
         evaluations=_read_lines(folder / "evaluations.jsonl", notes),
@@ -127,11 +123,6 @@ def _columns(parts: list[tuple[str, ...]]) -> Iterator[list[str | None]]:
         yield [part[i] if i < len(part) else None for part in parts]
 
 
-def clean(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair becomes ``?``."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def read_text(file: Path | None, notes: list[str]) -> str:
     """A file's text with whatever is not UTF-8 replaced; "" and a note if it cannot be read, "" if it is not there."""
     if file is None or not file.exists():
@@ -153,95 +144,16 @@ def _newest(folder: Path, stem: str, suffix: str) -> Path | None:
     return found[max(found)] if found else None
 
 
-# --- figures ---------------------------------------------------------------------------------------------------------
-
-
-def _read_table(file: Path, notes: list[str]) -> Columns:
-    """``metrics.csv`` by column, in the order of steps."""
-    text = read_text(file, notes)
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):  # half a line of a run that is going on, or was killed
-        lines.pop()
-    csv.field_size_limit(10_000_000)
-    reader = csv.reader(lines)
-    try:
-        names = [clean(name) for name in next(reader, [])]
-        rows = [[number_in(cell) for cell in row] for row in reader if len(row) == len(names)]
-    except csv.Error as error:
-        notes.append(f"metrics.csv cannot be read ({error})")
-        return {}
-    if "step" not in names:
-        return {}
-    if len(names) > MOST_COLUMNS:
-        notes.append(f"of {len(names)} figures in metrics.csv the first {MOST_COLUMNS} are shown")
-    at = names.index("step")
-    rows = sorted((row for row in rows if row[at] is not None), key=lambda row: row[at])
-    table = {name: [row[i] for row in rows] for i, name in enumerate(names[:MOST_COLUMNS]) if name}
-    table = {name: values for name, values in table.items() if any(value is not None for value in values)}
-    return {"step": [row[at] for row in rows]} | table
-
-
-def number_in(cell: str) -> float | None:
-    """The finite number that a cell holds; None for anything else."""
-    try:
-        number = float(cell)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _clocks(table: Columns) -> Columns:
-    """Steps, tokens and hours behind each row."""
-    clocks: Columns = {"step": table.get("step", [])}
-    if "num_tokens" in table:
-        clocks["tokens"] = _filled(table["num_tokens"])
-    elif "tokens" in table:  # supervised: those of a step
-        clocks["tokens"] = _summed([table["tokens"]])
-    seconds = [table[name] for name in (("step_time",) if "step_time" in table else PHASES) if name in table]
-    if seconds:
-        clocks["hours"] = [total / 3600 for total in _summed(seconds) if total is not None]
-    return clocks
-
-
-def _filled(values: list[float | None]) -> list[float | None]:
-    """The last known value where there is none; 0 before the first."""
-    last, found = 0.0, []
-    for value in values:
-        last = last if value is None else value
-        found.append(last)
-    return list(found)
-
-
-def _summed(columns: list[list[float | None]]) -> list[float | None]:
-    """Sums of all rows so far."""
-    return list(itertools.accumulate(sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)))
-
-
-def thinned(table: Columns, per_point: int) -> Columns:
-    """Means of what is known in every ``per_point`` rows."""
-    found: Columns = {}
-    for name, values in table.items():
-        chunks = [[v for v in values[i : i + per_point] if v is not None] for i in range(0, len(values), per_point)]
-        found[name] = [_rounded(sum(chunk) / len(chunk)) if chunk else None for chunk in chunks]
-    return found
-
-
-def _rest(values: list[float | None], per_point: int) -> list[float | None]:
-    """The last row, if it ends no whole chunk."""
-    return values[-1:] if len(values) % per_point else []
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
-
-
 # --- evaluations, configuration, environment -------------------------------------------------------------------------
 
 
 def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
     """The mappings in a JSONL file; lines that are none, such as half of one, are passed over."""
-    found = []
-    for line in read_text(file, notes).splitlines():
+    found, lines = [], read_text(file, notes).splitlines()
+    if len(lines) > MOST_EVALUATIONS:
+        notes.append(f"of {len(lines):,} evaluations the first and the last {MOST_EVALUATIONS // 2:,} are shown")
+        lines = lines[: MOST_EVALUATIONS // 2] + lines[-MOST_EVALUATIONS // 2 :]
+    for line in lines:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
@@ -283,11 +195,6 @@ def _as_yaml(value: Any) -> str:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError):
         return type(value).__name__
-
-
-def shortened(text: str, most: int = LONGEST_SETTING) -> str:
-    """At most ``most`` characters, which UTF-8 can hold."""
-    return clean(text if len(text) <= most else text[:most] + "…")
 
 
 def _read_environment(file: Path | None, notes: list[str]) -> dict[str, str]:

@@ -105,6 +105,14 @@ def test_a_configuration_that_is_none_is_shown_as_text(tmp_path: Path, text: str
     assert len(run.notes) <= 1
 
 
+def test_very_many_evaluations_are_bounded(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "r")
+    (folder / "evaluations.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in range(3_000)))
+    run = read_run(folder, name="r")
+    assert [line["step"] for line in run.evaluations] == [*range(500), *range(2_500, 3_000)]
+    assert run.notes == ["of 3,000 evaluations the first and the last 500 are shown"]
+
+
 def test_aliases_of_aliases_are_bounded() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{{k: *a{i - 1}}}, {{k: *a{i - 1}}}]\n" for i in range(1, 30))
     assert len(flat_settings(bomb, [])) <= MOST_SETTINGS
