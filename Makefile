@@ -6,7 +6,7 @@ ENV := .venv/.installed
 # The floors whose types are checked: data, engines and all below (tests/test_architecture.py has the whole order).
 TYPED := $(addprefix grpo_lightning/,types.py errors.py ranks.py token_means.py functional advantages objectives rewards data engines)
 
-.PHONY: help setup quickstart experiments test lint format clean
+.PHONY: help setup quickstart experiments test long lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -26,6 +26,9 @@ experiments: $(ENV) ## run all experiments again (hours; goes on where it was st
 
 test: $(ENV) ## run the whole test suite, unit tests first
 	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+long: $(ENV) ## endurance tests (hours); experiments/endurance/results.json is their record
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/long $(ARGS)
 
 lint: $(ENV) ## check style and types
 	.venv/bin/python -m ruff check .

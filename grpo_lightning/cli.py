@@ -40,7 +40,7 @@ from grpo_lightning.cli_classes import keep_no_arguments_of_another_objective, m
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError, in_one_line
-from grpo_lightning.loggers import MetricsCSV, TensorBoard
+from grpo_lightning.loggers import MetricsCSV, TensorBoard, outlived
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.processes import check_launch, end_soon_after_sigterm, stop_by_sigterm
 
@@ -186,7 +186,7 @@ class GRPOCommandLine(LightningCLI):
             return False
         if given in (None, True):
             given = [TensorBoard(root)] if self.subcommand == "fit" else []
-        given = list(given) if isinstance(given, list) else [given]
+        given = [outlived(logger) for logger in (given if isinstance(given, list) else [given])]
         return [MetricsCSV(root), *given] if self.subcommand == "fit" else given
 
     # --- around the run ------------------------------------------------------------------------------------------

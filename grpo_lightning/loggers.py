@@ -1,20 +1,30 @@
-"""Where figures go by default: metrics.csv, one row per optimizer step, and TensorBoard."""
+"""Where figures go by default: metrics.csv, one row per optimizer step, and TensorBoard. None of it stops a run."""
 
 from __future__ import annotations
 
 import csv
+import functools
+import io
+import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from grpo_lightning.files import Outlived, replacing
+
+REOPEN_SECONDS = 60.0
+"""After which TensorBoard's events are tried again in a new file."""
+
 
 class MetricsCSV(Logger):
     """Writes ``metrics.csv`` into the run folder, one row per optimizer step, each row at once.
 
-    Lightning's CSVLogger deletes the file of the run that it resumes; this one goes on with it.
+    Lightning's CSVLogger deletes the file of the run that it resumes; this one goes on with it. Rows that cannot be
+    written, since the disk is full, are written with the next one that can.
 
     Args:
         save_dir: the run folder.
@@ -25,6 +35,7 @@ class MetricsCSV(Logger):
         self._save_dir = save_dir
         self._rows: dict[int, dict[str, Any]] | None = None
         self._columns: list[str] = []
+        self._disk = Outlived("metrics.csv cannot be written", consequence="its rows are kept, and tried again")
 
     @property
     def name(self) -> str:
@@ -58,12 +69,14 @@ class MetricsCSV(Logger):
         new_row, new_columns = step not in self._rows, [name for name in metrics if name not in self._columns]
         self._rows.setdefault(step, {"step": step}).update(metrics)
         self._columns += new_columns
-        # Appending is enough, unless an earlier row or the header has changed.
-        if new_row and not new_columns and self.path.exists():
-            with self.path.open("a", newline="", encoding="utf-8") as file:
-                csv.DictWriter(file, self._columns).writerow(self._rows[step])
-        else:
-            self._rewrite()
+        # Appending is enough, unless an earlier row or the header has changed, or half a row was written.
+        append = new_row and not new_columns and not self._disk.failing
+        with self._disk():
+            if append and self.path.exists():
+                with self.path.open("a", newline="", encoding="utf-8") as file:
+                    csv.DictWriter(file, self._columns).writerow(self._rows[step])
+            else:
+                self._rewrite()
 
     @rank_zero_only
     def forget_after(self, step: int) -> bool:
@@ -91,13 +104,12 @@ class MetricsCSV(Logger):
 
     def _rewrite(self) -> None:
         assert self._rows is not None
-        draft = self.path.with_suffix(".partial")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(self._rows.values())
-        draft.replace(self.path)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(self._rows.values())
+        with replacing(self.path) as file:
+            file.write(text.getvalue().encode())
 
 
 class StepFigures:
@@ -106,7 +118,7 @@ class StepFigures:
     A figure that came with some of the steps only (a rollout's comes with its first) is averaged over those.
     """
 
-    LATEST = frozenset({"learning_rate", "num_tokens"})
+    LATEST = frozenset({"learning_rate", "num_tokens", "broken_steps"})
     """Figures whose last value says more than their mean."""
 
     def __init__(self) -> None:
@@ -134,6 +146,8 @@ class StepFigures:
 class TensorBoard(TensorBoardLogger):
     """Lightning's logger, opened by the first figure: a start that is refused leaves no file behind.
 
+    Events that cannot be written, since the disk is full, are lost; a minute later a new file is tried.
+
     Args:
         save_dir: the run folder; the event files lie in its ``tensorboard`` folder.
     """
@@ -141,6 +155,8 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, save_dir: str) -> None:
         super().__init__(save_dir, name="", version="tensorboard")
         self._opened = False
+        self._disk = Outlived("TensorBoard's events cannot be written", consequence="metrics.csv has them all")
+        self._tried = 0.0
 
     @property
     def experiment(self) -> Any:
@@ -151,7 +167,13 @@ class TensorBoard(TensorBoardLogger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self._opened = True
-        super().log_metrics(metrics, step)
+        if self._disk.failing and time.monotonic() - self._tried < REOPEN_SECONDS:
+            return
+        with self._disk():
+            self._tried = time.monotonic()
+            super().log_metrics(metrics, step)
+        if self._disk.failing:  # torch's writer takes nothing more
+            self._experiment = None
 
     def forget_after(self, step: int) -> None:
         """Hide the figures after ``step``, where a resumed run goes on in the same folder."""
@@ -159,5 +181,41 @@ class TensorBoard(TensorBoardLogger):
 
     @rank_zero_only
     def save(self) -> None:
-        if self._opened:
-            super().save()
+        if self._opened and not self._disk.failing:
+            with self._disk():
+                super().save()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if not self._disk.failing:
+            with self._disk():
+                super().finalize(status)
+
+
+def outlived(logger: Logger) -> Logger:
+    """``logger``, in place, such that once it has worked nothing that it raises ends the run.
+
+    A logger that talks to a server may lose it for a while or for good; one that never worked is a mistake in the
+    configuration.
+    """
+    tolerant = Outlived(
+        f"{type(logger).__name__} fails", consequence="metrics.csv has every figure", failures=Exception
+    )
+    worked = False
+
+    def wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal worked
+            if not worked:
+                result = method(*arguments, **keywords)
+                worked = method.__name__ == "log_metrics"
+                return result
+            with tolerant():
+                return method(*arguments, **keywords)
+
+        return call
+
+    for name in ("log_metrics", "save", "after_save_checkpoint", "finalize"):
+        setattr(logger, name, wrapped(getattr(logger, name)))
+    return logger

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -14,7 +13,8 @@ from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from grpo_lightning.errors import RunStopped, UserError, in_one_line
+from grpo_lightning.broken_steps import BrokenSteps
+from grpo_lightning.errors import UserError, in_one_line
 from grpo_lightning.loggers import StepFigures
 from grpo_lightning.models.adapters import LoRA
 from grpo_lightning.models.clipping import clip_grad_norm
@@ -30,10 +30,8 @@ from grpo_lightning.models.optimizers import SCHEDULES, ParameterGroup, make_opt
 from grpo_lightning.models.origin import OF_REFERENCE, attach_adapter, require_same_origin, require_same_tensors
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.strategies import distributed
-from grpo_lightning.types import Layout, PromptBatch
+from grpo_lightning.types import Layout, PromptBatch, Window
 
-log = logging.getLogger(__name__)
-SKIPPED_IN_A_ROW = 20
 FSDP1_PREFIX = "_fsdp_wrapped_module."  # in the names of FSDP1's parameters, but not in those of its state dicts
 
 
@@ -115,7 +113,7 @@ class PolicyModule(L.LightningModule):
         """Grows with every change of the weights, so that the sampler knows when it is behind."""
         self.origin: dict[str, Any] = {}  # see ``models.origin``
         self.reference_moves = False  # with it moves what checkpoints hold; see ``callbacks.ReferenceSync``
-        self.skipped_in_a_row = 0
+        self.broken = BrokenSteps()
         self._configured_groups: list[dict[str, Any]] = []
         self._step_figures = StepFigures()
 
@@ -220,38 +218,39 @@ class PolicyModule(L.LightningModule):
         with strategy.block_backward_sync() if waits else nullcontext():
             self.manual_backward(loss)
 
-    def take_step(self) -> dict[str, float]:
-        """Clip, step, advance the schedule; returns each group's norm before clipping and rate, and ``skipped_steps``.
+    def take_step(self, window: Window[Any], *, loss: float) -> dict[str, float]:
+        """Clip, step, advance the schedule.
 
-        A step whose gradient is nothing but zeros (every advantage 0, everything masked) or has a NaN or inf in it must
-        not move a weight, not even by the optimizer's momentum: it is taken without gradients, which every torch
-        optimizer passes over, and counts.
+        A step whose gradient is nothing but zeros (every advantage 0, everything masked), or whose loss or gradient has
+        a NaN or inf in it (``BrokenSteps``), must not move a weight, not even by the optimizer's momentum: it is taken
+        without gradients, which every torch optimizer passes over, and counts.
+
+        Args:
+            window: what this rank has trained on.
+            loss: of the step, over all ranks.
+
+        Returns:
+            Each group's norm before clipping and rate, ``skipped_steps``, 1 if nothing moved, and ``broken_steps``, the
+            number in the run that were not finite.
         """
         optimizer, scheduler, groups = self.optimizers(), self.lr_schedulers(), self.parameter_groups()
         pairs = zip(groups, optimizer.param_groups, strict=False)  # a user's optimizer may have groups of its own
         rates = {f"{group.prefix}learning_rate": settings["lr"] for group, settings in pairs}
         bound = self.max_grad_norm
         norms = {f"{g.prefix}grad_norm": clip_grad_norm(g.module, bound) for g in groups}
-        finite = all(map(math.isfinite, norms.values()))
+        finite = all(map(math.isfinite, [loss, *norms.values()]))
         moves = finite and any(norms.values())
         if not moves:
             optimizer.zero_grad(set_to_none=True)
-        self._count_broken(finite=finite, moves=moves)
+        if moves:
+            self.broken.over()
+        if not finite:
+            self.broken.add(window, step=self.global_step + 1, loss=loss, figures=norms | rates, trainer=self.trainer)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         scheduler.step()
         self.weights_version += moves
-        return norms | rates | {"skipped_steps": float(not moves)}
-
-    def _count_broken(self, *, finite: bool, moves: bool) -> None:
-        self.skipped_in_a_row = 0 if moves else self.skipped_in_a_row + (not finite)
-        if not finite:
-            log.warning("step %d skipped: NaN or inf in the gradient", self.global_step)
-        if self.skipped_in_a_row >= SKIPPED_IN_A_ROW:
-            raise RunStopped(
-                f"NaN or inf in the gradient for {SKIPPED_IN_A_ROW} optimizer steps in a row: lower --model.lr or "
-                "--model.max_grad_norm, or go back to an earlier checkpoint"
-            )
+        return norms | rates | {"skipped_steps": float(not moves), "broken_steps": float(self.broken.count)}
 
     def log_figures(self, figures: dict[str, float], *, bar: Iterable[str] = ()) -> None:
         """Figures for every logger at the current optimizer step, and callbacks and the progress bar told."""
@@ -314,7 +313,8 @@ class PolicyModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["state_dict"] = self._trained(checkpoint["state_dict"])
-        checkpoint["origin"] = self.origin
+        checkpoint["origin"], checkpoint["broken_steps"] = self.origin, self.broken.count
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_same_origin(checkpoint.get("origin", {}), self.origin)
+        self.broken.count = checkpoint.get("broken_steps", 0)

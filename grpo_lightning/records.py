@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,22 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], *, append: bool
         records: with values of any type, see ``as_json``.
         append: keep what it held.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
     # Half a surrogate pair, as broken data has it, is not UTF-8; with a backslash it is JSON's own way to write it.
-    with path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.writelines(json.dumps(as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
+    data = lines.encode("utf-8", errors="backslashreplace")
+    if not append:
+        with replacing(path) as file:
+            file.write(data)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab") as file:
+            file.write(data)
+    except OSError:  # a full disk took some of it: the next line must not go on there
+        with suppress(OSError):
+            os.truncate(path, size)
+        raise
 
 
 def as_json(value: Any) -> Any:

@@ -185,7 +185,7 @@ class RolloutModule(PolicyModule):
                     result = rollout_figures | figures.result(all_tokens=window.tokens)
                 self.stop_on_mismatch(result, truncated=rollout.truncated)
                 with clock("optimizer"):
-                    result |= self.take_step()
+                    result |= self.take_step(window, loss=result.get("loss", 0.0))
                 result |= clock.metrics()
                 result["time/update"] = result["time/forward_backward"] + result["time/optimizer"]
                 self.log_step(result, bar=("reward", "completions/mean_length"))

@@ -157,7 +157,8 @@ class SFTModule(PolicyModule):
             self.accumulate(loss, last=micro_batch is window.micro_batches[-1])
             figures.add({"entropy": scores.entropy}, micro_batch.counted)
             figures.add_total("loss", loss / self.trainer.world_size)
-        result = figures.result() | {"tokens": window.tokens} | self.take_step()
+        result = figures.result() | {"tokens": window.tokens}
+        result |= self.take_step(window, loss=result.get("loss", 0.0))
         self.log_step(result | {"time/update": time.perf_counter() - start}, bar=("loss",))
 
     def _window(self, prompts: Sequence[Prompt], targets: Targets) -> Window[SequenceBatch]:

@@ -30,6 +30,7 @@ FLOORS = {
     "models": 3,
     "strategies": 4,
     "checkpoint_files": 4,
+    "broken_steps": 4,
     "interruption": 4,
     "policy_module": 4,
     "rollout_module": 4,

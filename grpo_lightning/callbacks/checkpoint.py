@@ -220,8 +220,8 @@ def newest_checkpoint(folders: Iterable[Path], *, resumable: bool, weights_only:
     headers = [(read_header(path, weights_only=weights_only), path) for path in paths]
     complete = [(header, path) for header, path in headers if header is not None]
 
-    def rank(entry: tuple[CheckpointHeader, Path]) -> tuple[bool, int, bool, float]:
+    def order(entry: tuple[CheckpointHeader, Path]) -> tuple[bool, int, bool]:
         header, path = entry
-        return not resumable or header.resumable, header.step, path.stem.startswith("last"), path.lstat().st_mtime
+        return not resumable or header.resumable, header.step, path.stem.startswith("last")
 
-    return max(complete, key=rank)[1] if complete else None
+    return max(complete, key=order)[1] if complete else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from grpo_lightning.callbacks.start_checks import trainer_state
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.evaluation import Tally, judge, wilson_interval
+from grpo_lightning.files import Outlived
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.records import completion_record, write_records
 from grpo_lightning.rewards.scoring.runner import RewardScorer
@@ -72,6 +74,7 @@ class EvaluationCallback(L.Callback):
         self._scorer: RewardScorer | None = None
         self._rollout: RolloutCallback
         self._announced = False
+        self._disk = Outlived("an evaluation cannot be written", consequence="its figures are in metrics.csv alone")
 
     def setup(self, trainer: L.Trainer, pl_module: PolicyModule, stage: str) -> None:
         self._rollout = next(c for c in trainer.callbacks if isinstance(c, RolloutCallback))
@@ -136,11 +139,12 @@ class EvaluationCallback(L.Callback):
         line = {"command": command, "policy": pl_module.policy_path, "checkpoint": trainer.ckpt_path}
         step = trainer.global_step if command == "fit" or not trainer.ckpt_path else self._rollout.loaded_step
         line |= {"stage": stage, "step": step, "source": name, **summary, **_intervals(summary)}
-        write_records(folder / "evaluations.jsonl", [line], append=True)
         # `validate` in the folder of a run must not overwrite what the run wrote at step 0.
         when = f"_step{trainer.global_step:06d}" if command == "fit" else ""
         records = sorted(records, key=lambda record: record["row"])  # as on one rank
-        write_records(folder / "samples" / f"{stage}_{name}{when}.jsonl", records)
+        with self._disk() if command == "fit" else nullcontext():
+            write_records(folder / "evaluations.jsonl", [line], append=True)
+            write_records(folder / "samples" / f"{stage}_{name}{when}.jsonl", records)
         log.info("%s %s: accuracy %.1f%% of %d", stage, name, 100 * summary["accuracy"], summary["problems"])
         if "unreadable_golds" in summary:
             log.warning(

@@ -18,6 +18,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks.checkpoint import read_header
 from grpo_lightning.callbacks.disk import require_space
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.environment import environment
@@ -32,14 +33,15 @@ RUN_FILES = (
     "metrics*.csv",
     "evaluations*.jsonl",
     "predictions.jsonl",
-    "checkpoints",
+    "checkpoints*",
+    "broken",
     "hf",
     "adapter",
     "samples*",
     "tensorboard",
 )
 """What a run writes, as patterns; beside these the folder that ``ExportCallback`` is told."""
-ASIDE = ("metrics-{}.csv", "evaluations-{}.jsonl", "samples-{}")
+ASIDE = ("metrics-{}.csv", "evaluations-{}.jsonl", "samples-{}", "checkpoints-{}")
 """Where a resumed run puts what lies after its checkpoint."""
 SAMPLES = re.compile(r"rollout_(?P<rollout>\d+)\.parquet|.*_step(?P<step>\d+)\.jsonl")
 
@@ -51,7 +53,8 @@ class RunFolderCallback(SaveConfigCallback):
     mixed. A ``fit`` resumed from one of the folder's own checkpoints (``--ckpt_path``) goes on in place and saves its
     config as ``config-<n>.yaml``, beside ``environment-<n>.json``. What the run had written after that checkpoint is
     put aside under a number of its own: the files as they were in ``metrics-<n>.csv`` and ``evaluations-<n>.jsonl``,
-    the later samples in ``samples-<n>/``. Weights & Biases goes on with the same run, whose id is in the checkpoint.
+    the later samples in ``samples-<n>/`` and checkpoints in ``checkpoints-<n>/``, so that ``last`` is one of this run.
+    Weights & Biases goes on with the same run, whose id is in the checkpoint.
     """
 
     wandb_run: str | None = None
@@ -124,7 +127,7 @@ def put_aside(root: Path, *, step: int, rollouts: int) -> None:
     number = 1
     while any((root / name.format(number)).exists() for name in ASIDE):
         number += 1
-    metrics, evaluations, samples = (root / name.format(number) for name in ASIDE)
+    metrics, evaluations, samples, checkpoints = (root / name.format(number) for name in ASIDE)
     table = MetricsCSV(str(root))
     if table.path.exists():
         shutil.copyfile(table.path, metrics)
@@ -136,6 +139,18 @@ def put_aside(root: Path, *, step: int, rollouts: int) -> None:
         if name and (int(name["rollout"] or 0) > rollouts or int(name["step"] or 0) > step):
             samples.mkdir(exist_ok=True)
             path.rename(samples / path.name)
+    _forget_checkpoints(root / "checkpoints", checkpoints, step=step)
+
+
+def _forget_checkpoints(folder: Path, spare: Path, *, step: int) -> None:
+    for path in folder.glob("*.ckpt"):
+        header = None if path.is_symlink() else read_header(path)
+        if header is not None and header.step > step:
+            spare.mkdir(exist_ok=True)
+            path.rename(spare / path.name)
+    for path in folder.glob("*.ckpt"):
+        if not path.exists():  # the link to one of them
+            path.unlink()
 
 
 def _forget_evaluations(file: Path, spare: Path, *, step: int) -> None:

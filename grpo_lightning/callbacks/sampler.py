@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import lightning as L
 import torch
 
 from grpo_lightning.engines import default_engine
 from grpo_lightning.engines.base import ModelSpec, RolloutEngine
+from grpo_lightning.engines.failures import ReportedEngine
 from grpo_lightning.errors import UserError
 from grpo_lightning.models.loading import context_length
 from grpo_lightning.models.weights import named_weights
@@ -30,6 +32,8 @@ class PolicySampler:
         self.longest_completion = 0
         """Of what will be generated, training and evaluation together, in tokens; see ``allow_length``."""
         self._started = False
+        self._reported: Any = None
+        """The engine, once it is started; what it raises is told of as the sampler's."""
         self._synced_version: int | None = None
 
     def allow_length(self, trainer: L.Trainer, pl_module: PolicyModule, completion: int, *, flag: str) -> None:
@@ -50,11 +54,11 @@ class PolicySampler:
         assert self.engine is not None and pl_module.policy is not None
         if not self._started:
             self._start(trainer, pl_module)
-        self.engine.wake()
+        self._reported.wake()
         if self._synced_version != pl_module.weights_version:
-            self.engine.load_weights(named_weights(pl_module.policy))
+            self._reported.load_weights(named_weights(pl_module.policy))
             self._synced_version = pl_module.weights_version
-        return self.engine
+        return self._reported
 
     def _start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
         assert self.engine is not None
@@ -70,7 +74,8 @@ class PolicySampler:
             attn_implementation=pl_module.attn_implementation,
             trust_remote_code=pl_module.trust_remote_code,
         )
-        self.engine.start(spec)
+        self._reported = ReportedEngine(self.engine)
+        self._reported.start(spec)
         self._started = True
         log.info(
             "%s ready in %.0f s, in %s", type(self.engine).__name__, time.perf_counter() - start,
@@ -80,7 +85,7 @@ class PolicySampler:
     def rest(self) -> None:
         """Let the engine give its memory back until the next generation."""
         assert self.engine is not None
-        self.engine.sleep()
+        self._reported.sleep()
         if self.engine.weights_lost_in_sleep:
             self._synced_version = None
 

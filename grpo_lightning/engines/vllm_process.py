@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grpo_lightning.engines.isolation import preserved_environment
 from grpo_lightning.engines.skeleton import WeightsMismatchError
-from grpo_lightning.errors import UserError
+from grpo_lightning.errors import RunStopped, UserError, in_one_line
 
 SUPPORTED = (Version("0.32"), Version("0.33"))
 """vLLM's first supported release, and the first that is not: its Python interface changes between releases."""
@@ -92,7 +92,7 @@ def reporting(doing: str) -> Iterator[None]:
 
     Raises:
         UserError: if vLLM does not start because of a setting, or cannot run this model here.
-        RuntimeError: for any other failure.
+        RunStopped: for any other failure.
     """
     try:
         yield
@@ -104,7 +104,9 @@ def reporting(doing: str) -> Iterator[None]:
                 f"vLLM cannot start: {_first_sentence(error)}. If that is about memory, change "
                 f"--rollout.engine.kv_cache_gib (CPU) or memory_share (GPU); {FALLBACK}."
             ) from error
-        raise RuntimeError(f"the sampler (vLLM) failed to {doing}: {type(error).__name__}: {error}") from error
+        raise RunStopped(
+            f"the sampler (vLLM) failed to {doing}: {type(error).__name__}: {in_one_line(error)}"
+        ) from error
 
 
 def _first_sentence(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_nan_log_probabilities_stop_the_run(tiny: Path, tmp_path: Path, capsys: 
     assert "NaN" in stopped(capsys, config)
 
 
+def test_a_sampler_that_breaks_down_is_told_of_in_one_line(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS", "0:error")
+    config = grpo(tiny, tmp_path / "run", rollout__engine="tests.integration.failing_parts.Engine")
+    line = stopped(capsys, config)
+    assert (
+        "stopped: the sampler (Engine) failed to generate: ValueError: x in the engine (failing_parts.py, line" in line
+    )
+
+
 def test_the_gap_is_logged_where_no_group_has_a_signal(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +118,16 @@ def test_nan_losses_are_skipped_and_stop_the_run_in_the_end(
     )
     assert "20 optimizer steps in a row" in stopped(capsys, config)
     assert [float(row["skipped_steps"]) for row in rows(tmp_path / "run")] == [1.0] * 19
+    assert [float(row["broken_steps"]) for row in rows(tmp_path / "run")] == [float(number) for number in range(1, 20)]
+    kept = {path.name: torch.load(path, weights_only=True) for path in (tmp_path / "run" / "broken").iterdir()}
+    assert sorted(kept) == [f"step{step}.pt" for step in range(1, 6)]  # no more: a disk is not to be filled
+    batch = kept["step1.pt"]
+    assert (batch["step"], batch["rank"]) == (1, 0)
+    assert math.isnan(batch["loss"])
+    assert math.isnan(batch["figures"]["grad_norm"])
+    tensors = batch["micro_batches"][0]
+    assert tensors["input_ids"].shape[0] == tensors["advantages"].shape[0] > 0
+    assert tensors["completion_mask"].sum() > 0
 
 
 def test_an_objective_with_another_gradient_keeps_every_row(

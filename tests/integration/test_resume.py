@@ -221,8 +221,7 @@ def test_the_next_update_is_made_with_the_configured_numbers(
     arguments = ["--config", str(resumable / "config.yaml"), "--config", written(changes, resumable / "new.yaml")]
     arguments += ["--model.lr", str(lr), "--trainer.max_steps=3"]
     assert run(capsys, "fit", *arguments, "--ckpt_path", str(resumable / "checkpoints" / "step=2.ckpt")).code == 0
-    (after_file,) = (f for f in resumable.glob("checkpoints/step=3*.ckpt") if f.name != "step=3.ckpt")
-    after = checkpoint_content(after_file)
+    after = checkpoint_content(resumable / "checkpoints" / "step=3.ckpt")
     old, new = (content["optimizer_states"][0]["state"] for content in (before, after))
     weights = [list(content["state_dict"].values()) for content in (before, after)]
     moved = 0.0
@@ -365,6 +364,9 @@ def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: py
     assert run(capsys, "fit", *arguments, "--ckpt_path", checkpoint).code == 0
     assert [row["step"] for row in rows(resumable)] == ["1", "2", "3"]
     assert evaluations.read_text() == line.format(2)
+    assert {path.name for path in (resumable / "checkpoints-1").iterdir()} == {"step=3.ckpt", "step=4.ckpt"}
+    newest = checkpoint_content(resumable / "checkpoints" / "step=3.ckpt")  # of this run, and what `last` finds now
+    assert newest["global_step"] == 3
     assert ((resumable / "metrics-1.csv").read_text(), (resumable / "evaluations-1.jsonl").read_text()) == before
     aside = {path.name: path.read_text() for path in (resumable / "samples-1").iterdir()}
     assert aside == {name: name for name in ("rollout_000003.parquet", "val_totals_step000004.jsonl")}
@@ -398,6 +400,7 @@ def test_the_configuration_wins_over_the_checkpoint(
     saved = yaml.safe_load((resumable / "config-2.yaml").read_text())
     assert saved["model"]["init_args"]["lr"] == 1e-7
     assert saved["ckpt_path"] == last
+    assert saved["weights_only"] is True
     checkpoint = checkpoint_content(resumable / "checkpoints" / "step=6.ckpt")
     assert checkpoint["global_step"] == 6
     (group,) = checkpoint["optimizer_states"][0]["param_groups"]

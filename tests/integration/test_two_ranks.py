@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grpo_lightning.data import RunningTotals
 from tests.integration.command_line import fit, grpo, jsonl, records, rows, run, totals, untimed, written
@@ -208,7 +210,11 @@ def test_uneven_ranks_stay_in_step(tiny: Path, tmp_path: Path, strategy: str, be
     broken = [int(row["step"]) - 1 for row in table if row["grad_norm"] == "nan"]
     assert broken == [4]  # the loss of rank 1 alone was NaN, and both left the step out
     assert float(table[4]["skipped_steps"]) == 1
-    assert len(ending.lines("NaN or inf in the gradient")) == 1
+    assert [float(row["broken_steps"]) for row in table] == [0.0] * 4 + [1.0] * 96
+    files = [tmp_path / "run" / "broken" / name for name in ("step5.pt", "step5-rank1.pt")]
+    kept = [torch.load(file, weights_only=True) for file in files]
+    assert [(batch["step"], batch["rank"], math.isnan(batch["loss"])) for batch in kept] == [(5, 0, True), (5, 1, True)]
+    assert len(ending.lines("NaN or inf in loss or gradient")) == 1
     gaps = [float(row["sampling/logp_difference/max"]) for row in table if row["sampling/logp_difference/max"]]
     assert len(gaps) > 50
     assert max(gaps) < 1e-4  # both samplers have the weights of every step

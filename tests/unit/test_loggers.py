@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import pytest
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from grpo_lightning.loggers import MetricsCSV, StepFigures, TensorBoard
+from grpo_lightning import loggers
+from grpo_lightning.loggers import MetricsCSV, StepFigures, TensorBoard, outlived
 
 
 def test_rows_are_written_at_once_and_columns_may_come_later(tmp_path: Path) -> None:
@@ -77,3 +80,84 @@ def test_the_file_gets_every_step_and_a_board_the_means_of_those_that_had_the_fi
     assert [line.split(",")[:2] for line in table.path.read_text().splitlines()[1:]] == [
         ["1", "1.0"], ["2", "2.0"], ["3", "6.0"], ["4", "7.0"],
     ]  # fmt: skip
+
+
+def test_rows_that_a_full_disk_refused_are_written_with_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = MetricsCSV(str(tmp_path))
+    logger.log_metrics({"loss": 1.0}, step=1)
+    whole = logger.path.rename(tmp_path / "whole")
+    logger.path.symlink_to("/dev/full")  # refuses every byte, as a full disk does
+
+    def refuse(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(loggers, "replacing", refuse)
+        for step in (2, 3):
+            logger.log_metrics({"loss": float(step)}, step=step)
+    assert whole.read_text() == "step,loss\n1,1.0\n"
+    logger.path.unlink()
+    whole.rename(logger.path)
+    with logger.path.open("a") as file:
+        file.write("2,")  # what the disk had still taken
+    logger.log_metrics({"loss": 4.0}, step=4)
+    logger.log_metrics({"loss": 5.0}, step=5)
+    assert logger.path.read_text() == "step,loss\n1,1.0\n2,2.0\n3,3.0\n4,4.0\n5,5.0\n"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "WARNING: metrics.csv cannot be written: No space left on device; its rows are kept, and tried again",
+        "metrics.csv cannot be written: works again",
+    ]
+
+
+def test_events_that_cannot_be_written_are_tried_again_in_a_new_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = TensorBoard(str(tmp_path))
+    logger.log_metrics({"loss": 0.5}, step=1)
+    writer = logger.experiment
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writer, "add_scalar", refuse)
+    for step in (2, 3):
+        logger.log_metrics({"loss": 0.5}, step=step)
+        logger.save()
+    assert caplog.text.count("No space left on device; metrics.csv has them all") == 1
+    monkeypatch.setattr(loggers, "REOPEN_SECONDS", 0.0)
+    logger.log_metrics({"loss": 0.5}, step=4)
+    assert logger.experiment is not writer
+    logger.finalize("success")
+
+
+class Server(DummyLogger):
+    """A logger that talks to a server, which goes away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.points = True, 0
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        if not self.there:
+            raise ConnectionError("nobody answers")
+        self.points += 1
+
+
+def test_a_logger_that_has_worked_ends_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    never, lost = Server(), Server()
+    never.there = False
+    with pytest.raises(ConnectionError):
+        outlived(never).log_metrics({}, step=1)
+    outlived(lost)
+    with caplog.at_level(logging.WARNING, logger="grpo_lightning"):
+        for step, there in enumerate((True, False, False, True), start=1):
+            lost.there = there
+            lost.log_metrics({}, step=step)
+    assert lost.points == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "WARNING: Server fails: ConnectionError: nobody answers; metrics.csv has every figure",
+        "Server fails: works again",
+    ]
