@@ -101,13 +101,6 @@ class SamplesCallback(L.Callback):
             log.info("%s", sample_table.on_console(rows, width=width, color=looking))
         sample_table.to_loggers(rows, trainer.loggers, step=trainer.global_step)
 
-    def _show(self, trainer: L.Trainer, rows: list[dict[str, Any]]) -> None:
-        looking = interactive()
-        if looking if self.console is None else self.console:
-            width = shutil.get_terminal_size(fallback=(120, 24)).columns
-            log.info("%s", sample_table.on_console(rows, width=width, color=looking))
-        sample_table.to_loggers(rows, trainer.loggers, step=trainer.global_step)
-
 
 def answer_reader(rewards: Iterable[Any]) -> Callable[[str], str | None]:
     """How the first reward that looks for an answer does so (``rewards.answer_reader``); finds none without one."""
