@@ -112,6 +112,8 @@ class Outlived:
 
 def said(error: BaseException) -> str:
     """An exception in one line: the system's own words for what the system refused."""
+    if isinstance(error.__cause__, OSError):  # which a library has wrapped
+        error = error.__cause__
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

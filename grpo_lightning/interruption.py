@@ -23,6 +23,10 @@ SAME_SECONDS = 1.0
 """torchrun passes on the Ctrl-C that its ranks have got from the terminal as well: within this time it is the same."""
 
 
+received = 0
+"""The first signal that this process got while it trained; 0 until then."""
+
+
 class Interrupted(SIGTERMException):
     """Ends a run; its exit code is 128 + the signal's number, as a shell's.
 
@@ -91,7 +95,9 @@ class Interruption:
         if not signum:
             os.close(read)
             return
-        self.signum, self._begun = signum, time.monotonic()
+        global received
+        received = self.signum = signum
+        self._begun = time.monotonic()
         self._say(
             f"{NAMES[signum]}: stopping after this rollout, in {self.grace_seconds:.0f} s at most; once more ends it "
             "at once"

@@ -155,7 +155,10 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, save_dir: str) -> None:
         super().__init__(save_dir, name="", version="tensorboard")
         self._opened = False
-        self._disk = Outlived("TensorBoard's events cannot be written", consequence="metrics.csv has them all")
+        # Any exception: Lightning and torch's writing thread make their own of what the disk refuses.
+        self._disk = Outlived(
+            "TensorBoard's events cannot be written", consequence="metrics.csv has them all", failures=Exception
+        )
         self._tried = 0.0
 
     @property
@@ -174,6 +177,7 @@ class TensorBoard(TensorBoardLogger):
             super().log_metrics(metrics, step)
         if self._disk.failing:  # torch's writer takes nothing more
             self._experiment = None
+            self._kwargs.pop("purge_step", None)  # a new file must not hide what this run has written
 
     def forget_after(self, step: int) -> None:
         """Hide the figures after ``step``, where a resumed run goes on in the same folder."""

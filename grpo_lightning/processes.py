@@ -168,7 +168,7 @@ def _verdict(error: BaseException) -> tuple[int | None, str]:
     """Exit code, and what there is to say in one line; (None, "") for a bug, which needs its traceback."""
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-    from grpo_lightning.interruption import NAMES
+    from grpo_lightning.interruption import NAMES, received
 
     if isinstance(error, SIGTERMException):
         signum = getattr(error, "signum", signal.SIGTERM)
@@ -182,6 +182,8 @@ def _verdict(error: BaseException) -> tuple[int | None, str]:
             return 2, f"error: {cause}"
         if isinstance(cause, RunStopped):
             return 1, f"stopped: {cause}"
+        if lost_peer(cause) and received:  # the other was told to end too
+            return 128 + received, f"stopped: by {NAMES[received]}"
         if lost_peer(cause):
             return 1, "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
         if type(cause).__module__.startswith("wandb.") and "API key" in str(cause):

@@ -21,7 +21,7 @@ OWN_PICKLES = {f"grpo_lightning/rewards/{part}.py" for part in (
 )}  # fmt: skip
 """Send the user's own reward functions to their processes; what comes back is read as plain values alone."""
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
-EVALUATES = {"eval", "exec", "compile", "sympify", "parse_expr", "parse_latex", "literal_eval", "execfile"}
+EVALUATES = {"eval", "exec", "compile", "sympify", "parse_expr", "parse_latex"}
 TRUSTING = {"trust_remote_code", "allow_pickle"}
 
 
@@ -38,7 +38,8 @@ def faults(text: str) -> Iterator[str]:
                 yield f"calls {function}"
             if function == "torch.load" and given.get("weights_only", "False") == "False":
                 yield "torch.load without weights_only"
-            if function in ("yaml.load", "yaml.unsafe_load", "yaml.full_load"):
+            loader = " ".join([*map(ast.unparse, node.args[1:]), given.get("Loader", "")])
+            if function in ("yaml.unsafe_load", "yaml.full_load") or (function == "yaml.load" and "Safe" not in loader):
                 yield f"calls {function}"
             yield from (f"{name}=True" for name in TRUSTING if given.get(name) == "True")
         elif isinstance(node, ast.FunctionDef):

@@ -14,10 +14,13 @@
 #
 # How it goes on. 300 seconds before the time limit SLURM signals this script, which passes it on to the ranks: they
 # finish the rollout at hand, and an evaluation if one is due or going on, write a checkpoint and end; then the job is
-# queued again. A preempted job, or one whose host failed, is queued again by SLURM and loses what came after its last
-# checkpoint (every 50 rollouts and after each evaluation). Started again, the same command goes on from the newest
-# checkpoint. If a rollout takes longer, give it more time: sbatch --signal=B:USR1@1200. A job that is not
-# ready at its limit ends there; `RUN_FOLDER=runs/<job name>-<job id> sbatch ...` goes on with it.
+# queued again. A preempted job is queued again by SLURM too. Its ranks get SIGTERM, write a checkpoint after the
+# rollout at hand, or of the one before if it takes longer than 20 s, and end within 28 s (`grace_seconds` of
+# `grpo_lightning.callbacks.stop_signal.StopOnSignal`); shards can only wait for the rollout's end. One whose host
+# failed loses what came after its last checkpoint (every 50 rollouts and after each evaluation). Started again, the
+# same command goes on from the newest checkpoint. If a rollout takes longer, give it more time: sbatch
+# --signal=B:USR1@1200. A job that is not ready at its limit ends there; `RUN_FOLDER=runs/<job name>-<job id> sbatch
+# ...` goes on with it.
 #
 #SBATCH --job-name=grpo
 #SBATCH --nodes=1

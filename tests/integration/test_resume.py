@@ -364,7 +364,9 @@ def test_what_lies_after_the_checkpoint_is_put_aside(resumable: Path, capsys: py
     assert run(capsys, "fit", *arguments, "--ckpt_path", checkpoint).code == 0
     assert [row["step"] for row in rows(resumable)] == ["1", "2", "3"]
     assert evaluations.read_text() == line.format(2)
-    assert {path.name for path in (resumable / "checkpoints-1").iterdir()} == {"step=3.ckpt", "step=4.ckpt"}
+    assert {path.name for path in (resumable / "checkpoints-1").iterdir()} == {
+        "step=3.ckpt", "step=4.ckpt", "last.ckpt",
+    }  # fmt: skip
     newest = checkpoint_content(resumable / "checkpoints" / "step=3.ckpt")  # of this run, and what `last` finds now
     assert newest["global_step"] == 3
     assert ((resumable / "metrics-1.csv").read_text(), (resumable / "evaluations-1.jsonl").read_text()) == before

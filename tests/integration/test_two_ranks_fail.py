@@ -78,7 +78,7 @@ def test_the_second_rank_fails_in_its_data(tiny: Path, tmp_path: Path) -> None:
     life = begin(config, ranks=2, variables={"FAILS": "1:error"})
     assert life.end(LIMIT_SECONDS) not in (0, None)
     said = life.log.read_text()
-    assert said.count("ValueError: x in the data") == 1
+    assert "x in the data" in said
     assert [line for line in said.splitlines() if line.startswith("stopped: ")] == [ECHO]
 
 
@@ -97,12 +97,15 @@ def test_no_rank_outlives_the_first(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_rank_that_waits_for_another_can_be_stopped(tiny: Path, tmp_path: Path) -> None:
     # In an exchange no handler runs; with NCCL, the other rank might as well be gone.
-    run = started(tiny, tmp_path, LIGHTNING, "--trainer.strategy", "ddp", *REWARD, fails="1:sleep")
+    stop = "--trainer.callbacks+=grpo_lightning.callbacks.stop_signal.StopOnSignal"
+    soon = [stop, "--trainer.callbacks.grace_seconds=8"]
+    run = started(tiny, tmp_path, LIGHTNING, "--trainer.strategy", "ddp", *REWARD, *soon, fails="1:sleep")
     run.wait_for(tmp_path / "run" / "metrics.csv", timeout=240)
     time.sleep(2)
     os.kill(run.process.pid, signal.SIGTERM)
     ending = ended(run, timeout=LIMIT_SECONDS)
     assert ending.code == 143
+    assert "stopped: by SIGTERM; did not end in time; there is no checkpoint to go on from" in ending.err
 
 
 @pytest.mark.vllm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grpo_lightning import processes
 from grpo_lightning.errors import RunStopped, UserError
+from grpo_lightning.interruption import Interrupted
 
 LOST = "[/src/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
 
@@ -37,15 +39,27 @@ def _exits(code: int) -> subprocess.Popen:
         (SystemExit("text"), 1, ""),
         (SystemExit(), 0, ""),
         (SIGTERMException(), 143, "stopped: by SIGTERM"),
+        (Interrupted(signal.SIGTERM), 143, "stopped: by SIGTERM"),
+        (Interrupted(signal.SIGINT), 130, "stopped: by Ctrl-C"),
+        (KeyboardInterrupt(), 130, "stopped: by Ctrl-C"),
+        (OSError(errno.ENOSPC, "No space left on device", "hf"), 1, "stopped: hf could not be written: No space left"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), None, ""),
         (ValueError("a bug"), None, ""),
         # A reward's own connection is not another rank.
         (RuntimeError("reward r failed: ConnectionResetError: Connection reset by peer"), None, ""),
     ],
 )
-def test_what_there_is_to_say(error: Exception, code: int | None, line: str) -> None:
+def test_what_there_is_to_say(error: BaseException, code: int | None, line: str) -> None:
     found, said = processes._verdict(error)
     assert (found, said[: len(line)]) == (code, line)
     assert bool(said) == bool(line)
+
+
+def test_ctrl_c_as_lightning_passes_it_on() -> None:
+    """As an exit with code 1."""
+    exit = SystemExit(1)
+    exit.__context__ = KeyboardInterrupt()
+    assert processes._verdict(exit) == (130, "stopped: by Ctrl-C")
 
 
 def test_the_cause_of_an_error_is_what_counts() -> None:
