@@ -31,7 +31,7 @@ ASSUMED_MEMORY = (
 )
 ASSUMED_TIME = (
     f"A rough guess: every completion as long as it may be, products at {REACHED:.0%} of the "
-    "device's peak, weights and keys read at the rate at which it copies memory; scoring, syncing and ranks' exchanges "
+    "device's peak, weights and keys read at the rate at which it copies memory; rewards, syncing and ranks' exchanges "
     "are not counted."
 )
 

@@ -74,6 +74,6 @@ def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
 def in_words(size: float) -> str:
     """Bytes for a reader: ``1.5 GB``."""
     for unit, name in ((1e9, "GB"), (1e6, "MB")):
-        if size >= unit:
+        if size >= 0.9995 * unit:  # what is rounded to it
             return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:,.0f} {name}"
     return f"{size / 1e3:.3g} kB"
