@@ -105,6 +105,11 @@
     return drawn;
   }
 
+  function decades(lines) {
+    const known = lines.flatMap((line) => line.y).filter((value) => value > 0);
+    return Math.log10(known.reduce((a, b) => Math.max(a, b), 1e-300) / known.reduce((a, b) => Math.min(a, b), 1e300));
+  }
+
   // Of what hardly changes Plotly would show its rounding errors; a share begins at 0.
   function range(panel, lines) {
     if (panel.accuracy) return { range: [0, 102] };
@@ -125,7 +130,7 @@
       xaxis: { ...axis, title: { ...axis.title, text: CLOCKS[clock()] }, nticks: 6, rangemode: "tozero" },
       yaxis: {
         ...axis, title: { ...axis.title, text: plain(panel.unit) }, nticks: 6, type: panel.log ? "log" : "linear",
-        exponentformat: "power", ...(panel.log ? { dtick: 1 } : { tickformat: "~g", ...range(panel, lines) }),
+        exponentformat: "power", ...(panel.log ? { dtick: decades(lines) < 2 ? "D2" : 1 } : { tickformat: "~g", ...range(panel, lines) }),
       },
     };
   }
@@ -282,6 +287,7 @@
       ? `${completions} completions in ${entries.length} groups match; those that do not are faded.`
       : "This run has recorded no samples (--samples.every_n_rollouts), or they cannot be read.";
     id("groups").replaceChildren(...entries.slice(0, shownGroups).map(groupCard));
+    for (const prompt of document.querySelectorAll(".prompt")) prompt.scrollTop = prompt.scrollHeight; // the question stands last
     id("more").hidden = entries.length <= shownGroups;
     const place = id("sample-rollout").selectedIndex;
     id("earlier").disabled = place <= 1;
