@@ -22,6 +22,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import lightning as L
 import torch
 
 import grpo_lightning.check.command
@@ -52,7 +53,7 @@ def steps_to_strike(policy: Path | str, folder: Path, **changes: Any) -> dict[st
         "samples__every_n_rollouts": 1,
         "trainer__max_steps": -1,
         "trainer__max_epochs": 5,
-        "trainer__callbacks": [every],
+        "trainer__callbacks": [every, {"class_path": f"{HERE}.Pace"}],
     }
     return grpo(policy, folder, **(arguments | changes))
 
@@ -174,7 +175,7 @@ class Chain:
         life = begin(self.config, *self._last(start), ranks=self.ranks, save=save)
         if save is None:
             self._wait(life, lambda: self.newest() > start)
-            time.sleep(self.random.uniform(0, 0.2))
+            time.sleep(self.random.uniform(0, 0.08))
         before, since = self.newest(), time.monotonic()
         if kind == "full disk":
             self._fill(life)
@@ -192,7 +193,7 @@ class Chain:
         """No file may grow beyond 2 KB for a while: what the system says then is treated like a full disk."""
         with limited(life, 2000):
             there = self.newest()
-            time.sleep(0.4)
+            time.sleep(0.25)
             assert not life.over, life.log.read_text()[-4000:]  # it trains on
             assert there <= self.newest() <= there + 1  # one may have been written already, and is renamed
         there = self.newest()
@@ -285,6 +286,13 @@ class Mortal:
 
     def flush(self) -> None:
         self.file.flush()
+
+
+class Pace(L.Callback):
+    """Bounds how many rollouts go by between two strikes, however fast the machine is."""
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        time.sleep(0.03)
 
 
 class SlowEngine(TransformersEngine):

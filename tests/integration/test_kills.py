@@ -1,4 +1,7 @@
-"""A run that is killed again and again at random moments ends as the one that never was, to the last bit."""
+"""A run that is killed again and again at random moments ends as the one that never was, to the last bit.
+
+And two faults more that are cheap to try here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.command_line import rows
+from tests.integration.command_line import grpo, rows
 from tests.integration.kills import KINDS, Chain, begin, steps_to_strike
 from tests.integration.resuming import differences
 
@@ -84,3 +87,27 @@ def test_a_second_ctrl_c_ends_a_run_at_once(tiny: Path, tmp_path: Path) -> None:
     assert life.end() == 130
     assert time.monotonic() - since < 3
     assert "stopped: by Ctrl-C; ended at once; there is no checkpoint to go on from" in life.log.read_text()
+
+
+def test_the_second_rank_fails_in_its_data(tiny: Path, tmp_path: Path) -> None:
+    """Nobody but itself ends the first one, which waits for it."""
+    config = grpo(tiny, tmp_path / "run", data__source="tests.integration.failing_parts.Data")
+    life = begin(config, ranks=2, variables={"FAILS": "1:error"})
+    assert life.end() == 1
+    said = life.log.read_text()
+    assert "x in the data" in said
+    (reason,) = (line for line in said.splitlines() if line.startswith("stopped: "))
+    assert reason == "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
+
+
+def test_a_run_goes_on_without_wandb(tiny: Path, tmp_path: Path) -> None:
+    """Its process is gone in the middle of the run, and what is logged afterwards reaches nobody."""
+    pytest.importorskip("wandb")
+    lose = {"class_path": "tests.integration.stopping.LoseWandb", "init_args": {"step": 1}}
+    arguments = {"offline": True, "save_dir": str(tmp_path), "project": "test"}
+    logger = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": arguments}
+    life = begin(grpo(tiny, tmp_path / "run", trainer__logger=logger, trainer__callbacks=[lose], trainer__max_steps=4))
+    assert life.end() == 0, life.log.read_text()
+    assert len(rows(tmp_path / "run")) == 4
+    assert (tmp_path / "run" / "hf").exists()
+    assert life.log.read_text().count("WARNING: WandbLogger fails: ") == 1

@@ -8,7 +8,7 @@ import lightning as L
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.integration.command_line import REWARDS, fit, grpo, rows, start, written
+from tests.integration.command_line import REWARDS, fit, grpo, rows
 from tests.integration.recorded_rollout import replay
 from tests.unit.models.tiny import tiny_model, tiny_tokenizer
 
@@ -138,17 +138,3 @@ def test_no_logger(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     fit(capsys, grpo(tiny, tmp_path / "run", trainer__logger=False, rollout__rewards=[f"{REWARDS}.never"]))
     assert not (tmp_path / "run" / "metrics.csv").exists()
     assert (tmp_path / "run" / "hf" / "model.safetensors").exists()
-
-
-def test_a_run_goes_on_without_wandb(tiny: Path, tmp_path: Path) -> None:
-    """Its process is gone in the middle of the run, and what is logged afterwards reaches nobody."""
-    pytest.importorskip("wandb")
-    lose = {"class_path": "tests.integration.stopping.LoseWandb", "init_args": {"step": 1}}
-    arguments = {"offline": True, "save_dir": str(tmp_path), "project": "test"}
-    logger = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": arguments}
-    config = grpo(tiny, tmp_path / "run", trainer__logger=logger, trainer__callbacks=[lose], trainer__max_steps=4)
-    outcome = start("fit", "--config", written(config, tmp_path / "run.yaml"), timeout=60)
-    assert outcome.code == 0, outcome.err
-    assert len(rows(tmp_path / "run")) == 4
-    assert (tmp_path / "run" / "hf").exists()
-    assert outcome.err.count("WARNING: WandbLogger fails: ") == 1

@@ -12,7 +12,6 @@ import pytest
 
 from grpo_lightning.data.tiny_model import build_tiny_model
 from tests.integration.command_line import VLLM, grpo, written
-from tests.integration.kills import begin
 from tests.integration.two_ranks import LIGHTNING, Ending, Run, torchrun
 
 pytestmark = pytest.mark.integration
@@ -70,16 +69,6 @@ def test_all_ranks_find_the_same_mistake_and_one_says_so(tiny: Path, tmp_path: P
     ending = ended(started(tiny, tmp_path, LIGHTNING, *options, fails="0:user,1:user"))
     assert reasons(ending) == ["error: x in the data"]
     assert ending.code == 2
-
-
-def test_the_second_rank_fails_in_its_data(tiny: Path, tmp_path: Path) -> None:
-    """The first one, which waits for it, is ended by nobody else here."""
-    config = grpo(tiny, tmp_path / "run", data__source=f"{PARTS}.Data")
-    life = begin(config, ranks=2, variables={"FAILS": "1:error"})
-    assert life.end(LIMIT_SECONDS) not in (0, None)
-    said = life.log.read_text()
-    assert "x in the data" in said
-    assert [line for line in said.splitlines() if line.startswith("stopped: ")] == [ECHO]
 
 
 def test_a_rank_that_does_not_notice_is_ended_too(tiny: Path, tmp_path: Path) -> None:
