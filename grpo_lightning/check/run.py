@@ -15,7 +15,7 @@ from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, held
 from grpo_lightning.callbacks.start_checks import data_checks, part_checks
 from grpo_lightning.check import cost, gap, geometry, prompts
-from grpo_lightning.check.machine import device_line, memory
+from grpo_lightning.check.machine import device_line, memory, require_wandb_login
 from grpo_lightning.check.page import Page
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.environment import versions
@@ -60,7 +60,7 @@ class RunCheck:
             ("Sampling", self._sampling),
             ("Rewards", self._rewards),
             ("Memory and time", self._cost),
-            ("Run folder", self._folder),
+            ("Run folder and loggers", self._folder),
             ("Sampler and trainer", self._policy if sampler_gap else self._no_policy),
         ):
             with self.page.section(title):
@@ -185,6 +185,7 @@ class RunCheck:
         callback = next((c for c in trainer.callbacks if isinstance(c, RunFolderCallback)), None)
         for check in callback.checks(trainer, self.model, "fit") if callback is not None else ():
             page.attempt(check)
+        page.attempt(partial(require_wandb_login, trainer))
         parts = page.attempt(partial(written, trainer, self.model))
         if parts is not None:
             page.say(

@@ -201,6 +201,20 @@ def test_a_disk_that_is_too_small(
     assert not (tmp_path / "run").exists()
 
 
+def test_nobody_is_logged_in(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HOME", "NETRC", "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "nobody"))
+    config = grpo(tiny, tmp_path / "run", trainer__logger={"class_path": "lightning.pytorch.loggers.WandbLogger"})
+    (found,) = mistakes(check(capsys, config))
+    assert found.startswith("--trainer.logger: Weights & Biases knows nobody here; `wandb login`")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert mistakes(check(capsys, config, "--sampler_gap=false")) == []
+
+
 def test_all_mistakes_are_found_at_once(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "--trainer.precision=16-mixed", "--trainer.accelerator=gpu", "--ckpt_path=none.ckpt", "--model.lr=-1",
