@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,5 +13,6 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("seed", range(1, 21))
-def test_a_thousand_hostile_completions(tmp_path: Path, seed: int) -> None:
+def test_a_thousand_hostile_completions(tmp_path: Path, record_property: Any, seed: int) -> None:
     survive(hostile_completions(1_000, seed=seed), tmp_path)
+    record_property("completions", 1_000)
