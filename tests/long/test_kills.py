@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 
 EACH = int(os.environ.get("STRIKES", "20"))
 """Strikes of each kind, on one rank and on two."""
-A_CHAIN = 5
-"""Strikes until a run may end; one that is struck more often would end before all have hit it."""
+FAR = 16
+"""Rollouts, of thirty, after which a run is left to end: the next strike might come too late."""
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,16 @@ def test_twenty_of_each_kind(
     kinds = [kind for kind in KINDS for _ in range(EACH)]
     random.Random(ranks).shuffle(kinds)
     struck: list[dict[str, object]] = []
-    for number, start in enumerate(range(0, len(kinds), A_CHAIN)):
-        chain = Chain(steps_to_strike(tiny, tmp_path / f"{number}"), ranks=ranks, seed=1000 * ranks + number)
-        for kind in kinds[start : start + A_CHAIN]:
-            chain.strike(kind)
+    runs = 0
+    while kinds:
+        runs += 1
+        chain = Chain(steps_to_strike(tiny, tmp_path / f"{runs}"), ranks=ranks, seed=1000 * ranks + runs)
+        while kinds and chain.newest() < FAR:
+            chain.strike(kinds.pop())
         chain.finish()
-        assert chain.differences(straight[ranks]) == [], number
+        assert chain.differences(straight[ranks]) == [], runs
         struck += chain.struck
+    record_property("runs", runs)
     record_property("strikes", {kind: sum(each["kind"] == kind for each in struck) for kind in KINDS})
     record_property("struck", struck)
 
@@ -95,14 +98,16 @@ def test_a_disk_that_is_full(
     record_property: Callable[[str, object], None],
 ) -> None:
     """A small one, with the run folder and its log on it."""
-    struck: list[dict[str, object]] = []
-    for number in range((EACH + A_CHAIN - 1) // A_CHAIN):
-        with small_disk(tmp_path / f"disk{number}", 24):
-            config = steps_to_strike(tiny, tmp_path / f"disk{number}" / "run")
-            chain = OnSmallDisk(config, ranks=ranks, seed=2000 * ranks + number)
-            for _ in range(min(A_CHAIN, EACH)):
+    left, runs = EACH, 0
+    while left:
+        runs += 1
+        with small_disk(tmp_path / f"disk{runs}", 24):
+            config = steps_to_strike(tiny, tmp_path / f"disk{runs}" / "run")
+            chain = OnSmallDisk(config, ranks=ranks, seed=2000 * ranks + runs)
+            while left and chain.newest() < FAR:
                 chain.strike("full disk")
+                left -= 1
             chain.finish()
-            assert chain.differences(straight[ranks]) == [], number
-            struck += chain.struck
-    record_property("strikes", {"full disk of 24 MB": len(struck)})
+            assert chain.differences(straight[ranks]) == [], runs
+    record_property("strikes", {"full disk of 24 MB": EACH})
+    record_property("runs", runs)
