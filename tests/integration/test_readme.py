@@ -111,13 +111,14 @@ class Parsed(GRPOCommandLine):
         """Nothing."""
 
 
-@pytest.mark.parametrize("words", _commands(), ids=" ".join)
+@pytest.mark.parametrize("words", [words for words in _commands() if words[0] != "report"], ids=" ".join)
 def test_a_command_of_the_readme_parses(
     words: list[str], beside_the_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     # The quickstart's own resolved configuration exists only after a quickstart.
     words = [word.replace("runs/quickstart/grpo/config.yaml", "configs/quickstart.yaml") for word in words]
+    words[0] = words[0].replace("check", "fit")  # whose options it takes
     monkeypatch.setattr(sys, "argv", ["grpo-lightning"])
     assert Parsed(words).parsed.subcommand == words[0]
 
