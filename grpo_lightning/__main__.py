@@ -27,8 +27,10 @@ def main(args: list[str] | None = None) -> None:
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())  # `my_rewards.score` beside the run, for the installed command too
     _speak_plainly(logging.ERROR if rank() else logging.INFO)
+    from grpo_lightning import interruption
     from grpo_lightning.check.command import CommandLine
 
+    interruption.outlasts_run = args is None
     try:
         trainer = CommandLine(args).trainer
     except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -19,12 +19,18 @@ from grpo_lightning import ranks
 NAMES: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 ROLLOUT_SHARE = 0.7
 """Of the time until the end, for the rollout at hand; the rest is for the checkpoint."""
-SAME_SECONDS = 1.0
+SAME_SECONDS = 0.2
+"""Within this time the same signal is no second one: coreutils' ``timeout`` sends it to its child, and to the group."""
+TORCHRUN_SECONDS = 1.0
 """torchrun passes on the Ctrl-C that its ranks have got from the terminal as well: within this time it is the same."""
-
+FOLLOWS_SECONDS = 1.0
+"""So long after the first rank has given up do the others end."""
 
 received = 0
-"""The first signal that this process got while it trained; 0 until then."""
+"""The first signal that this process got while its newest run trained; 0 until then."""
+outlasts_run = False
+"""True on the command line: what is left after a run that got a signal must be done in the same time. A program or a
+notebook that calls ``fit`` lives on."""
 
 
 class Interrupted(SIGTERMException):
@@ -50,6 +56,9 @@ class Interruption:
       the main thread, wherever it is (ranks that only follow just end: the first rank speaks and writes for all);
     - when the time is over, or at a second signal, the process ends, whatever it is at.
 
+    A main thread that waits for another rank is interrupted when gloo tells it that this one is gone. NCCL tells it
+    nothing: a first rank that waits for it so ends when the time is over, without another checkpoint.
+
     Args:
         grace_seconds: from the first signal to the end.
         newest: says from which checkpoint the run can go on.
@@ -61,7 +70,7 @@ class Interruption:
         """Of the first signal; 0 until then."""
         self.gives_up = False
         """Whether the main thread may be interrupted: nothing that it has begun would be left half done."""
-        self._expired = self._ours = False
+        self._expired = self._ours = self._over = False
         self._begun = 0.0
         self._restore: list[Callable[[], Any]] = []
 
@@ -69,6 +78,8 @@ class Interruption:
         """Wait from now on; elsewhere than in the main thread, where no handler can be set, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             return
+        global received
+        received = 0
         read, write = os.pipe()
         os.set_blocking(write, False)
         older = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -79,10 +90,13 @@ class Interruption:
         threading.Thread(target=self._watch, args=(read,), name="signal-watch", daemon=True).start()
 
     def end(self) -> None:
-        """Wait no more. Not if a signal has come: then what is left must be done in its time."""
-        restore, self._restore = self._restore, []
+        """Wait no more; on the command line, not if a signal has come (``outlasts_run``)."""
         self.gives_up = False
-        for step in restore if not self.signum else []:
+        if self.signum and outlasts_run:
+            return
+        self._over = True
+        restore, self._restore = self._restore, []
+        for step in restore:
             step()
 
     def _handle(self, signum: int, *_: Any) -> None:
@@ -91,10 +105,11 @@ class Interruption:
             raise Interrupted(self.signum)
 
     def _watch(self, read: int) -> None:
-        signum = self._next(read, None)
-        if not signum:
-            os.close(read)
-            return
+        if signum := self._next(read, None):
+            self._count_down(read, signum)
+        os.close(read)  # the run has ended
+
+    def _count_down(self, read: int, signum: int) -> None:
         global received
         received = self.signum = signum
         self._begun = time.monotonic()
@@ -106,16 +121,19 @@ class Interruption:
         if self.gives_up:
             self._say("the rollout takes too long; giving it up")
             if ranks.rank():  # as good: the first rank, which may wait for this one, finds it gone
-                time.sleep(SAME_SECONDS)
-                os._exit(0)
-            self._expired = self._ours = True
-            _thread.interrupt_main(signum)
+                time.sleep(FOLLOWS_SECONDS)
+                if self.gives_up:  # still: it may be in the rollout's optimizer steps by now
+                    os._exit(0)
+            else:
+                self._expired = self._ours = True
+                _thread.interrupt_main(signum)
         self._wait(read, self.grace_seconds)
-        self._leave("did not end in time")
+        if not self._over:
+            self._leave("did not end in time")
 
     def _wait(self, read: int, seconds: float) -> None:
-        """Until so long after the first signal; a second one ends it all."""
-        while (left := self._begun + seconds - time.monotonic()) > 0:
+        """Until so long after the first signal, or to the end of the run; a second signal ends it all."""
+        while not self._over and (left := self._begun + seconds - time.monotonic()) > 0:
             if self._next(read, left):
                 self._leave("ended at once")
 
@@ -134,12 +152,16 @@ class Interruption:
                 continue
             if self._ours:
                 self._ours = False
-            elif not (self.signum and "TORCHELASTIC_RUN_ID" in os.environ and self._same()):
+            elif not self._repeats(number[0]):
                 return number[0]
         return 0
 
-    def _same(self) -> bool:
-        return time.monotonic() - self._begun < SAME_SECONDS
+    def _repeats(self, signum: int) -> bool:
+        """Whether it is the first signal again, which was sent once and has come by two ways."""
+        passed = time.monotonic() - self._begun
+        if self.signum and "TORCHELASTIC_RUN_ID" in os.environ:
+            return passed < TORCHRUN_SECONDS
+        return signum == self.signum and passed < SAME_SECONDS
 
     def _leave(self, how: str) -> NoReturn:
         try:
