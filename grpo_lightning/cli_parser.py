@@ -113,7 +113,7 @@ def stand_in(content: str, words: Sequence[str]) -> str:
     for option, value in chosen.items():
         node: Any = config
         for name in option.split("."):
-            node = _inside(node).get(name)
+            node = inside(node).get(name)
         if isinstance(node, dict) and _is_missing(node.get("class_path")):
             node["class_path"] = value
             replaced = True
@@ -129,17 +129,18 @@ def without(content: str, options: Iterable[str]) -> str:
         *groups, name = option.split(".")
         node: Any = config
         for group in groups:
-            node = _inside(node).get(group)
-        for place in (node, _inside(node)):  # a key may stand beside class_path by mistake
+            node = inside(node).get(group)
+        for place in (node, inside(node)):  # a key may stand beside class_path by mistake
             if isinstance(place, dict):
                 place.pop(name, None)
     return yaml.safe_dump(config, allow_unicode=True, sort_keys=False)
 
 
-def _inside(node: Any) -> dict[str, Any]:
-    """What the names of a group stand in: of a class, its arguments."""
-    inner = node.get("init_args") if isinstance(node, dict) and "class_path" in node else node
-    return inner if isinstance(inner, dict) else {}
+def inside(group: Any) -> Any:
+    """Where the options of a group, a mapping or parsed, stand: of a class, in ``init_args``; {} if it has none."""
+    if not hasattr(group, "get"):
+        return {}
+    return (group.get("init_args") or {}) if group.get("class_path") is not None else group
 
 
 def _is_missing(class_path: Any) -> bool:

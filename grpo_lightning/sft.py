@@ -64,7 +64,7 @@ class SFTModule(PolicyModule):
         self.max_length = max_length
         self._length_limit = max_length or limit
         self.micro_batch_tokens = micro_batch_tokens
-        self._targets: Targets = {}
+        self.targets: Targets = {}
         self._eval_targets: list[Targets] = []
         self._eval_figures: list[TokenMeans] = []
 
@@ -84,7 +84,7 @@ class SFTModule(PolicyModule):
                 "has none; use ByColumn, or leave it out"
             )
         if stage == "fit":
-            self._targets = self._train_targets(data)
+            self.targets = self._train_targets(data)
         if stage in ("fit", "validate"):
             self._eval_targets = [self._fitting(prompts) for prompts in data.eval_prompts or []]
 
@@ -150,7 +150,7 @@ class SFTModule(PolicyModule):
         """One optimizer step on the targets of ``batch``."""
         assert self.policy is not None
         start, figures = time.perf_counter(), TokenMeans()
-        window = self._window(batch.prompts, self._targets)
+        window = self._window(batch.prompts, self.targets)
         for micro_batch in window.micro_batches:
             scores = self.policy(micro_batch)
             loss = masked_sum(-scores.logprobs, micro_batch.loss_weights)

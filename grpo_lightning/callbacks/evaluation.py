@@ -88,7 +88,7 @@ class EvaluationCallback(L.Callback):
     # --- validate and test -----------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        self._announce()
+        self.announce()
         self._tallies = [
             Tally(source, greedy=self.greedy, samples=self.samples, device=pl_module.device)
             for source in trainer.datamodule.eval_sources
@@ -155,7 +155,7 @@ class EvaluationCallback(L.Callback):
     # --- predict ---------------------------------------------------------------------------------------------------
 
     def on_predict_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:
-        self._announce()
+        self.announce()
         self.predictions = []
         self._rules = [RewardScorer([source.correctness]) for source in trainer.datamodule.eval_sources]
         self._scorer = self._rollout.make_scorer() if self._rollout.rewards else None
@@ -194,7 +194,7 @@ class EvaluationCallback(L.Callback):
 
     # --- generation ------------------------------------------------------------------------------------------------
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
         """Say once how answers are drawn."""
         if self._announced:
             return

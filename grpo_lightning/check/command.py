@@ -12,6 +12,7 @@ from grpo_lightning.check.mending import build_past_mistakes, set_back, without_
 from grpo_lightning.check.page import Page
 from grpo_lightning.check.run import RunCheck
 from grpo_lightning.cli import GRPOCommandLine
+from grpo_lightning.errors import UserError
 
 COMMAND = "check"
 SUMMARY = "Look at all that fit would meet before its first rollout; exit code 2 if it would not start."
@@ -44,6 +45,8 @@ class CommandLine(GRPOCommandLine):
         words = sys.argv[1:] if args is None else args
         if words[:1] != [COMMAND]:
             super().parse_arguments(parser, args)
+            if self.config["subcommand"] == COMMAND:
+                raise UserError(f"{COMMAND}: stands first; write `python -m grpo_lightning {COMMAND} --config ...`")
             return
         self._page = Page()
         self._parse_past_mistakes(list(words))
@@ -64,7 +67,9 @@ class CommandLine(GRPOCommandLine):
             checks.left_out.add(option)
             return option != "config"
 
-        if not build_past_mistakes(parse, leave_out, self._page):
+        with self._page.kept():
+            built = build_past_mistakes(parse, leave_out, self._page)
+        if not built:
             self._end()
 
     def _parse_ckpt_path(self) -> None:
@@ -81,7 +86,9 @@ class CommandLine(GRPOCommandLine):
             build()
             return
         options, defaults = self.config["fit"], self._parser("fit").get_defaults()
-        if not build_past_mistakes(build, lambda option: set_back(options, option, defaults), self._page):
+        with self._page.kept():
+            built = build_past_mistakes(build, lambda option: set_back(options, option, defaults), self._page)
+        if not built:
             self._end()
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -89,10 +96,11 @@ class CommandLine(GRPOCommandLine):
             super()._run_subcommand(subcommand)
             return
         self._go_on(self._find_last_checkpoint)
-        self._page.attempt(self._tell_of_checkpoint)
         begins_with = self.config["fit"]["ckpt_path"]
-        run = RunCheck(self.trainer, self.model, self.datamodule, page=self._page, checkpoint=begins_with)
-        run.go_through(sampler_gap=self._sampler_gap)
+        with self._page.kept():
+            self._page.attempt(self._tell_of_checkpoint)
+            run = RunCheck(self.trainer, self.model, self.datamodule, page=self._page, checkpoint=begins_with)
+            run.go_through(sampler_gap=self._sampler_gap)
         self._end()
 
     def _end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from grpo_lightning.models.origin import attach_adapter
 from grpo_lightning.rollout.drawing import decode
 from grpo_lightning.rollout.sampler_gap import gap_figures
 from grpo_lightning.rollout.windows import pad_rows
+from grpo_lightning.strategies import FSDP2Precision
 from grpo_lightning.types import Completion, Prompt, RolloutBatch
 
 TOKENS, PROMPTS, EACH = 24, 2, 2
@@ -23,11 +25,21 @@ TOKENS, PROMPTS, EACH = 24, 2, 2
 
 def load_policy(model: Any) -> None:
     """What ``configure_model`` does, in one process and without a reference, whatever the strategy."""
-    policy = model.build_policy(model.policy_path).train()
-    if model.adapter is not None:
-        model.origin |= attach_adapter(policy, model.adapter, with_reference=False)
+    precision = model.trainer.precision_plugin
+    with precision.module_init_context():
+        policy = model.build_policy(model.policy_path).train()
+        if model.adapter is not None:
+            model.origin |= attach_adapter(policy, model.adapter, with_reference=False)
     model.policy, model.layout = policy, policy.layout
+    precision.convert_module(model)
     model.to(model.trainer.strategy.root_device)
+
+
+def in_the_run_s_precision(model: Any) -> AbstractContextManager:
+    """Around a forward: autocast where the run's shards would compute in bfloat16, which are none in one process."""
+    if isinstance(model.trainer.precision_plugin, FSDP2Precision):
+        return torch.autocast(model.device.type, torch.bfloat16)
+    return nullcontext()
 
 
 def sample(
@@ -67,7 +79,9 @@ def compare(
         raise RunStopped("the sampler returned NaN or infinite log-probabilities: it has broken weights")
     batch = RolloutBatch(**vars(padded), advantages=torch.zeros(len(rows), 1), sampling_logprobs=sampled)
     batch = batch.to(model.device)
-    figures = gap_figures(model.score(batch, temperature=rollout.sampling.temperature).logprobs, batch)
+    with in_the_run_s_precision(model):
+        scores = model.score(batch, temperature=rollout.sampling.temperature)
+    figures = gap_figures(scores.logprobs, batch)
     model.stop_on_mismatch(figures, truncated=rollout.sampling.truncated)
     return figures
 

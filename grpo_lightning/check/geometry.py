@@ -174,7 +174,7 @@ def supervised_plan(trainer: L.Trainer, model: Any, *, total_steps: int | None) 
     """
     data = trainer.datamodule
     lengths = [len(prompt.token_ids) for prompt in data.train_prompts or []] or [data.max_prompt_length]
-    targets = [len(target) for target in model._targets.values()] or [1]
+    targets = [len(target) for target in model.targets.values()] or [1]
     return Plan(
         prompts=data.prompts_per_step,
         group_size=1,

@@ -13,6 +13,7 @@ from typing import Any
 
 from grpo_lightning.check.page import Page
 from grpo_lightning.cli_classes import named_class, parameters_of
+from grpo_lightning.cli_parser import inside
 from grpo_lightning.errors import UserError
 
 NO_DEFAULT = inspect.Parameter.empty
@@ -76,22 +77,17 @@ def set_back(config: Any, option: str, defaults: Any) -> bool:
     *groups, name = option.split(".")
     place, default = config, defaults
     for group in groups:
-        place, default = _inside(place).get(group), _get(default, group)
+        place, default = inside(place).get(group), _get(default, group)
         if not hasattr(place, "get"):
             return False
     named = place.get("class_path")
     parameter = parameters_of(named_class(named)).get(name) if named else None
     found = parameter.default if parameter else _get(default, name)
-    if found is NO_DEFAULT or name not in _inside(place):
+    if found is NO_DEFAULT or name not in inside(place):
         return False
-    _inside(place)[name] = found
+    inside(place)[name] = found
     return True
 
 
 def _get(defaults: Any, name: str) -> Any:
     return defaults.get(name, NO_DEFAULT) if hasattr(defaults, "get") else NO_DEFAULT
-
-
-def _inside(place: Any) -> Any:
-    """Where the options of a group stand: of a class, in ``init_args``."""
-    return place["init_args"] if place.get("class_path") is not None and place.get("init_args") else place

@@ -75,10 +75,24 @@ class Page:
             self.mistakes.append(mistake)
             self.say(mistake, mark="ERROR")
 
-    def close(self) -> None:
-        """The verdict, and every mistake in one line."""
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Whatever unexpected error happens inside, the verdict is printed before its traceback."""
+        try:
+            yield
+        except Exception:
+            self.close(finished=False)
+            raise
+
+    def close(self, *, finished: bool = True) -> None:
+        """The verdict, and every mistake in one line.
+
+        Args:
+            finished: false if an error that is none of the user's ended the check.
+        """
         found = len(self.mistakes)
-        print(f"\n{f'{found} mistake' + 's' * (found > 1) if found else 'No mistake'} found.", flush=True)
+        verdict = f"{f'{found} mistake' + 's' * (found > 1) if found else 'No mistake'} found"
+        print(f"\n{verdict}{'' if finished else ' before an error ended the check'}.", flush=True)
         for mistake in self.mistakes:
             print(f"error: {mistake}", flush=True)
 

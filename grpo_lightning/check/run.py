@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning.callbacks.disk import free_bytes, written
@@ -135,7 +136,7 @@ class RunCheck:
             page.say(f"Engine: {type(rollout.sampler.engine).__name__}. A completion ends with {ends} or at its limit.")
             rollout.on_train_start(self.trainer, self.model)
         if rollout.will_evaluate(self.trainer):
-            next(c for c in self.trainer.callbacks if isinstance(c, EvaluationCallback))._announce()
+            next(c for c in self.trainer.callbacks if isinstance(c, EvaluationCallback)).announce()
         else:
             page.say("No evaluation during training.")
 
@@ -205,10 +206,24 @@ class RunCheck:
         self.page.say("Not looked at, by --sampler_gap false: the policy's weights are not loaded, no sampler started.")
 
     def _policy(self) -> None:
-        page, model, rollout = self.page, self.model, self.rollout
+        page, rollout = self.page, self.rollout
         if page.mistakes:
             page.say("Not looked at while there are mistakes: they come first.")
             return
+        try:
+            self._load_and_compare()
+        except torch.OutOfMemoryError:
+            page.say(
+                "Not finished: policy and sampler do not fit one device, on which they are loaded whole here, whatever "
+                "the strategy. The run itself may fit several; --sampler_gap false leaves this out.",
+                mark="!",
+            )
+        finally:
+            if self.learns:
+                rollout.sampler.close()
+
+    def _load_and_compare(self) -> None:
+        page, model, rollout = self.page, self.model, self.rollout
         page.attempt(partial(gap.load_policy, model))
         if model.policy is None:
             return
@@ -230,4 +245,3 @@ class RunCheck:
                     f"{figures[MAX]:.2g} at most; the run would stop above --model.max_logp_difference "
                     f"{model.max_logp_difference:g} on average."
                 )
-        rollout.sampler.close()

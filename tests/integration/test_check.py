@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from transformers import AutoTokenizer
 
@@ -338,3 +339,21 @@ def test_a_shipped_config_passes(
         outcome = run(capsys, "check", "--config", str(config), *engine, *flags)
     assert mistakes(outcome) == [], outcome.out
     assert "No mistake found." in outcome.out
+
+
+def test_what_does_not_fit_one_device_is_said(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*args: Any, **kwargs: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(policy_module, "load_policy", load)
+    outcome = check(capsys, grpo(tiny, tmp_path / "run"))
+    assert mistakes(outcome) == []
+    assert "! Not finished: policy and sampler do not fit one device" in outcome.out
+
+
+def test_it_stands_first(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"check": grpo(tiny, tmp_path / "run")}
+    outcome = run(capsys, "--config", written(config, tmp_path / "run.yaml"), "check")
+    assert outcome.mistake == "check: stands first; write `python -m grpo_lightning check --config ...`"

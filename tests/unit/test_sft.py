@@ -73,7 +73,7 @@ def make(policy: str) -> Make:
 
 
 def learned(module: SFTModule, row: int) -> str:
-    *ids, end = module._targets[row]
+    *ids, end = module.targets[row]
     assert end == module.tokenizer.eos_token_id
     return module.tokenizer.decode(ids)
 
@@ -118,10 +118,10 @@ def test_rows_beyond_the_length_are_left_out_and_counted(make: Make, caplog: pyt
     # 4 + 14 + 1 tokens, and 4 + 37 + 1 in the third row.
     with caplog.at_level(logging.WARNING, logger="grpo_lightning"):
         module = make(max_length=19)
-    assert sorted(module._targets) == [0, 1]
+    assert sorted(module.targets) == [0, 1]
     assert [prompt.row for prompt in module.trainer.datamodule.train_prompts] == [0, 1]
     assert caplog.messages == ["1 of 3 rows have more tokens than --model.max_length 19 and are left out"]
-    assert sorted(make(max_length=42)._targets) == [0, 1, 2]
+    assert sorted(make(max_length=42).targets) == [0, 1, 2]
 
 
 def test_without_a_length_rows_that_the_model_cannot_hold_are_refused(make: Make) -> None:
@@ -148,7 +148,7 @@ def test_copies_that_fill_a_batch_do_not_count(make: Make, layout: Layout) -> No
     module.layout = layout
     first, second = module.trainer.datamodule.train_prompts[:2]
     second.valid = False
-    window = module._window([first, second], module._targets)
+    window = module._window([first, second], module.targets)
     assert window.tokens == 15
     assert sum(int(micro_batch.counted.sum()) for micro_batch in window.micro_batches) == 15
 
@@ -159,4 +159,4 @@ def test_packed_rows_are_bounded_by_their_own_tokens(make: Make) -> None:
         module = make(micro_batch_tokens=61)
         module.layout = layout
         prompts = [module.trainer.datamodule.train_prompts[row] for row in (0, 2)]
-        assert [len(m) for m in module._window(prompts, module._targets).micro_batches] == sizes
+        assert [len(m) for m in module._window(prompts, module.targets).micro_batches] == sizes

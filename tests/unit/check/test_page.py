@@ -37,6 +37,14 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_an_unexpected_error_comes_after_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page()
+    page.note("--a 1: no")
+    with pytest.raises(ZeroDivisionError), page.kept():
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().out.endswith("\n1 mistake found before an error ended the check.\nerror: --a 1: no\n")
+
+
 def test_a_long_sentence_is_broken_on_the_page_and_whole_in_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
     page.note("--option " + "word " * 40 + "end")
