@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.symptoms import (
@@ -22,7 +23,7 @@ from grpo_lightning.callbacks.symptoms import (
 )
 from grpo_lightning.errors import UserError
 from grpo_lightning.module import GRPOModule
-from grpo_lightning.types import PromptBatch
+from grpo_lightning.types import PromptBatch, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class HealthCallback(L.Callback):
         window: rollouts that are looked at together, and that the beginning of the run is.
         nothing_to_learn: rollouts in a row in which every advantage is 0. Advantages are looked at, not total rewards,
             which may be equal where rewards are normalized one by one.
-        constant_reward: rollouts from the start in which a reward scored all completions alike.
+        constant_reward: rollouts from the start in which a reward scored all completions alike; one in which it
+            applied to none does not count.
         entropy: least entropy of a token, in nats.
         length_growth: times the length at the beginning, unless the reward has risen with it.
         truncated: share of completions that the length limit cut.
@@ -93,7 +95,8 @@ class HealthCallback(L.Callback):
         self._flat = 0
         self._flat_terms: dict[str, float] = defaultdict(float)
         """Sum of each reward's means over the rollouts in a row without an advantage."""
-        self._rollouts = 0
+        self._applied: dict[str, int] = defaultdict(int)
+        """Rollouts in which each reward has scored a completion."""
         self._constant: dict[str, float | None] = {}
         """The one score that each reward has given so far; None if it has given several."""
         self._best: list[float] = []
@@ -106,8 +109,9 @@ class HealthCallback(L.Callback):
 
     def on_step_figures(self, trainer: L.Trainer, pl_module: Any, figures: dict[str, float]) -> None:
         """Note what an optimizer step showed."""
-        if trainer.global_step == 1 and isinstance(pl_module, GRPOModule) and "loss" in figures:
-            self._say("first_step", FIRST_STEP, level=logging.INFO, loss=figures["loss"])
+        loss = figures.get("loss", math.nan)
+        if trainer.global_step == 1 and isinstance(pl_module, GRPOModule) and math.isfinite(loss):
+            self._say("first_step", FIRST_STEP, level=logging.INFO, loss=loss)
         for name in WATCHED & figures.keys():
             if math.isfinite(figures[name]):  # steps that are skipped for it have a message of their own
                 self._steps[name].append(figures[name])
@@ -117,7 +121,6 @@ class HealthCallback(L.Callback):
     ) -> None:
         if batch.rollout is None or not self.enabled:
             return
-        self._rollouts += 1
         for name, values in self._steps.items():
             self._seen.add(name, max(values) if name == "grad_norm" else sum(values) / len(values))
         self._look_at_rewards(batch, samples=Path(trainer.default_root_dir) / "samples")
@@ -133,14 +136,19 @@ class HealthCallback(L.Callback):
         assert rollout is not None
         metrics, names = rollout.metrics, list(rollout.reward_terms)
         means = {name: metrics[f"rewards/{name}/mean"] for name in names}
-        for name in names:
+        constant: list[str] = []
+        for name in self._that_apply(rollout):
+            self._applied[name] += 1
             before = self._constant.get(name, means[name])
             same = metrics[f"rewards/{name}/std"] < ROUNDING and before is not None
             self._constant[name] = before if same and abs(means[name] - before) < ROUNDING else None
-        constant = {name: value for name, value in self._constant.items() if value is not None}
-        if constant and self._rollouts == self.constant_reward:
-            scores = ", ".join(f"{name} {value:.4g}" for name, value in constant.items())
-            self._say("constant_reward", CONSTANT_REWARD, rollouts=self._rollouts, scores=scores, samples=samples)
+            if self._constant[name] is not None and self._applied[name] == self.constant_reward:
+                constant.append(f"{name} {means[name]:.4g}")
+        if constant:
+            self._say(
+                f"constant_reward {', '.join(constant)}", CONSTANT_REWARD,
+                rollouts=self.constant_reward, scores=", ".join(constant), samples=samples,
+            )  # fmt: skip
         masked = all(window.tokens == 0 for window in rollout.windows)
         if ranks.all_max(rollout.advantages.abs().max()).item() != 0 and not masked:
             self._flat = 0
@@ -155,6 +163,13 @@ class HealthCallback(L.Callback):
                 "nothing_to_learn", NOTHING_TO_LEARN,
                 rollouts=self._flat, scores=scores, cut=100 * metrics["completions/clipped_ratio"], samples=samples,
             )  # fmt: skip
+
+    @staticmethod
+    def _that_apply(rollout: Rollout) -> list[str]:
+        """Rewards that have scored a completion of this rollout on any rank."""
+        terms = rollout.reward_terms
+        known = torch.tensor([float(term.isfinite().any()) for term in terms.values()])
+        return [name for name, applies in zip(terms, ranks.all_max(known).tolist(), strict=True) if applies]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare with the best evaluation so far."""
@@ -192,13 +207,14 @@ class HealthCallback(L.Callback):
             "seen": self._seen.state_dict(),
             "flat": self._flat,
             "flat_terms": dict(self._flat_terms),
-            "rollouts": self._rollouts,
+            "applied": dict(self._applied),
             "constant": dict(self._constant),
             "best": list(self._best),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._said, self._rollouts, self._flat = state_dict["said"], state_dict["rollouts"], state_dict["flat"]
+        self._said, self._flat = state_dict["said"], state_dict["flat"]
+        self._applied = defaultdict(int, state_dict["applied"])
         self._seen.load_state_dict(state_dict["seen"])
         self._flat_terms = defaultdict(float, state_dict["flat_terms"])
         self._constant, self._best = state_dict["constant"], state_dict["best"]

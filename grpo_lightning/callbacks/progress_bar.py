@@ -23,7 +23,7 @@ PHASES = {
     "forward_backward": "update",
     "optimizer": "update",
 }
-"""What the bar calls the phases of ``ThroughputCallback``."""
+"""What the bar calls the phases of ``ThroughputCallback``; any other has its own name."""
 SHORT = {"completions/mean_length": "length", "tokens_per_second": "tokens/s"}
 """Names of figures in the bar."""
 TEXTS = {
@@ -105,8 +105,9 @@ class ProgressBar(TQDMProgressBar):
 
     def on_phase(self, phase: str) -> None:
         """The run begins with ``phase``."""
-        if self.is_enabled and PHASES[phase] != self._phase:
-            self._describe(PHASES[phase])
+        name = PHASES.get(phase, phase)
+        if self.is_enabled and name != self._phase:
+            self._describe(name)
 
     def _describe(self, phase: str) -> None:
         self._phase = phase

@@ -39,7 +39,7 @@ class Seen:
 
     def now(self, name: str) -> float | None:
         """Mean over a whole window; None until there have been so many rollouts."""
-        return self.latest(name) if len(self._first.get(name, [])) == self.window else None
+        return self.latest(name) if len(self._first.get(name, [])) >= self.window else None
 
     def first(self, name: str) -> float:
         """Mean over the first rollouts of the run."""
@@ -60,8 +60,9 @@ class Seen:
         return {"latest": copies[0], "first": copies[1]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self._latest, self._first = state_dict["latest"], state_dict["first"]
+        """Go on from a checkpoint, which may be of a run with another window."""
+        self._latest = {name: values[-self.window - 1 :] for name, values in state_dict["latest"].items()}
+        self._first = {name: values[: self.window] for name, values in state_dict["first"].items()}
 
 
 Numbers = dict[str, float]
@@ -170,8 +171,8 @@ WATCHED = frozenset({"entropy", "grad_norm", "kl", "reward", LENGTH, CUT, sample
 """Figures that the conditions look at."""
 
 FIRST_STEP = (
-    "The first step's loss is {loss:.3g}. A loss of 0, or below it, is normal: on the first pass every ratio is 1 and "
-    "the advantages of a group add up to 0. Its value says nothing; its gradient teaches. Watch the reward."
+    "The first step's loss is {loss:.3g}. A loss near 0, above or below, is normal: on the first pass every ratio is 1 "
+    "and the advantages of a group add up to 0. Its value says nothing; its gradient teaches. Watch the reward."
 )
 CONSTANT_REWARD = (
     "WARNING: after {rollouts} rollouts these rewards have scored every completion alike: {scores}. They teach nothing "

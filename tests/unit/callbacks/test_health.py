@@ -15,6 +15,8 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.module import GRPOModule
 
 LENGTH, CUT, GAP = "completions/mean_length", "completions/clipped_ratio", "sampling/logp_difference/mean"
+SOME = torch.tensor([[float("nan"), 0.5]])
+"""A reward that applied to some completions."""
 WELL = {"reward": 0.5, "entropy": 0.3, "kl": 0.05, "grad_norm": 0.4, LENGTH: 100.0, CUT: 0.05, GAP: 0.002}
 
 
@@ -26,7 +28,7 @@ def rollout(health: HealthCallback, *steps: dict[str, float], **changes: Any) ->
     """One rollout with these optimizer steps; ``changes`` of what it brought."""
     made = {
         "metrics": {CUT: 0.25, "rewards/right/mean": 0.5, "rewards/right/std": 0.1},
-        "reward_terms": {"right": None},
+        "reward_terms": {"right": SOME},
         "advantages": torch.tensor([[0.0, 0.0], [-1.0, 1.0]]),
         "windows": [SimpleNamespace(tokens=0.0), SimpleNamespace(tokens=9.0)],
         "truncated": False,
@@ -139,21 +141,30 @@ def test_the_loss_of_the_first_step_is_explained_once(caplog: pytest.LogCaptureF
         at = trainer()
         at.global_step = step
         health.on_train_batch_start()
+        health.on_step_figures(at, module, {"loss": float("nan")})  # has a message of its own
         health.on_step_figures(at, module, {"loss": 0.0})
         health.on_step_figures(at, object(), {"loss": 0.0})  # a critic's loss says something
         health.on_step_figures(at, module, {})  # no completion was trained on
     (message,) = caplog.messages
-    assert message.startswith("The first step's loss is 0. A loss of 0, or below it, is normal")
+    assert message.startswith("The first step's loss is 0. A loss near 0, above or below, is normal")
 
 
 # --- rewards --------------------------------------------------------------------------------------------------------
 
 
-def paid(health: HealthCallback, times: int, *, right: float, std: float = 0.0, form: float = 0.5) -> None:
+def paid(
+    health: HealthCallback,
+    times: int,
+    *,
+    right: float,
+    std: float = 0.0,
+    form: float = 0.5,
+    known: torch.Tensor = torch.ones(2, 2),  # noqa: B008
+) -> None:
     for _ in range(times):
         figures = {"right/mean": right, "right/std": std, "form/mean": form, "form/std": 0.2}
         metrics = {f"rewards/{name}": value for name, value in figures.items()} | {CUT: 0.0}
-        rollout(health, metrics=metrics, reward_terms={"right": None, "form": None})
+        rollout(health, metrics=metrics, reward_terms={"right": known, "form": SOME})
 
 
 def test_a_reward_that_never_varied_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,6 +185,21 @@ def test_a_reward_that_varied_once_is_not(other: dict[str, float], caplog: pytes
     assert caplog.messages == []
 
 
+def test_rollouts_in_which_a_reward_did_not_apply_do_not_count(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means and spreads of nothing are 0; what another rank's completions earned counts."""
+    health, nothing = HealthCallback(constant_reward=3), torch.full((2, 2), float("nan"))
+    paid(health, 9, right=0.0, known=nothing)
+    paid(health, 2, right=0.7)
+    paid(health, 9, right=0.0, known=nothing)
+    assert caplog.messages == []
+    monkeypatch.setattr(ranks, "all_max", lambda values: torch.ones_like(values))
+    paid(health, 1, right=0.7, known=nothing)
+    (message,) = caplog.messages
+    assert "after 3 rollouts these rewards have scored every completion alike: right 0.7." in message
+
+
 def flat(
     health: HealthCallback, *shares: float, right: float = 0.0, zero_std: float | None = None, tokens: float = 9.0
 ) -> None:
@@ -184,7 +210,7 @@ def flat(
         rollout(
             health,
             metrics={"frac_reward_zero_std": share if zero_std is None else zero_std, CUT: 0.25, **terms},
-            reward_terms={"right": None, "form": None},
+            reward_terms={"right": SOME, "form": SOME},
             advantages=advantages.flip(0),
             windows=[SimpleNamespace(tokens=0.0), SimpleNamespace(tokens=tokens)],
         )
@@ -282,6 +308,20 @@ def test_a_resumed_run_goes_on_and_does_not_repeat(caplog: pytest.LogCaptureFixt
     see(health, 5, kl=0.6)
     flat(health, *[1.0] * 5)
     assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(6, 3), (3, 5)])
+def test_a_resumed_run_may_have_another_window(before: int, after: int, caplog: pytest.LogCaptureFixture) -> None:
+    health = HealthCallback(window=before)
+    see(health, 9, kl=0.1)
+    again = HealthCallback(window=after)
+    again.load_state_dict(json.loads(json.dumps(health.state_dict())))
+    see(again, 2, kl=0.1)
+    see(again, after, kl=0.6)
+    assert f"KL 0.6 nats a token over the last {after} rollouts, 0.1 at the start" in caplog.text
+    see(again, after, grad_norm=0.4)
+    see(again, 1, grad_norm=40.0)
+    assert "jumped to 40, from a median of 0.4" in caplog.text
 
 
 def test_it_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from grpo_lightning.callbacks import progress_bar
+from grpo_lightning.callbacks import progress_bar, throughput
 from grpo_lightning.callbacks.progress_bar import ProgressBar, duration
+from grpo_lightning.report import metrics
 
 MODULE = SimpleNamespace(learns_from_rollouts=True, steps_per_batch=2)
 FIGURES = {"reward": 0.5, "completions/mean_length": 31.25, "loss": 0.1, "tokens_per_second": 1234.0, "step_time": 2.0}
@@ -132,3 +133,16 @@ def test_a_terminal_gets_one_bar_with_phases(
     assert "5/12" in out
     assert "reward=0.500, length=31.20, tokens/s=1,234, left=35s" in out
     assert "v_num" not in out
+
+
+def test_a_phase_that_another_module_adds_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, terminal=True)
+    for phase, name in (("generate", "rollout"), ("critic", "critic")):
+        run.bar.on_phase(phase)
+        assert run.bar.train_progress_bar.desc.rstrip(": ").endswith(name)
+
+
+def test_phases_are_the_same_wherever_they_are_named() -> None:
+    """The report adds up ``time/update``, which is forward, backward and optimizer, for runs without ``step_time``."""
+    assert tuple(progress_bar.PHASES) == throughput.PHASES
+    assert (*(f"time/{phase}" for phase in throughput.PHASES[:-2]), "time/update") == metrics.PHASES
