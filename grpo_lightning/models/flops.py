@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -20,6 +21,7 @@ PEAKS = {
     "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,  # A100 data sheet
+    "A100 PCIe": 312e12,
     "A40": 150e12,  # A40 data sheet
     "A10": 125e12,  # A10 data sheet
     "L40S": 362e12,  # L40S data sheet
@@ -30,8 +32,13 @@ PEAKS = {
     "RTX 3090": 71e12,  # Ampere GA102 architecture white paper, float32 sums
     "MI300X": 1307e12,  # AMD's Instinct MI300X data sheet
 }
-"""Operations a second in dense bfloat16 products, without sparsity, by words of the device's name; the first that fits.
+"""Operations a second in dense bfloat16 products, without sparsity, by the device's name without ``PLAIN`` words.
 Makers print twice as much for sparse products."""
+PLAIN = re.compile(r"nvidia|amd|instinct|geforce|tesla|sxm\d?|hbm\d\w?|\d+gb?")
+"""Words of a name that tell nothing of the peak. Any other does: an "RTX 4090 Laptop GPU" is another chip, and a slice
+of a card ("MIG 1g.10gb") a part of it."""
+MEASURED_SIZES = (8192, 4096, 2048)
+"""Of the matrices by which a GPU is measured, the first that fits: smaller ones do not keep a large GPU busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +132,13 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """
     if device.type == "cuda" and (known := peak_by_name(torch.cuda.get_device_name(device))):
         return known
+    for size in MEASURED_SIZES if device.type == "cuda" else ():
+        with suppress(torch.OutOfMemoryError):
+            return matmul_rate(dtype, device=device.type, size=size, repeats=2)
     return matmul_rate(dtype, device=device.type, size=1024, repeats=2)
 
 
 def peak_by_name(name: str) -> float | None:
     """Operations per second of a GPU, from the name that torch has for it; None for one that is not known."""
-    words = set(re.findall(r"\w+", name.lower()))
-    return next((peak for card, peak in PEAKS.items() if set(card.lower().split()) <= words), None)
+    words = {word for word in re.findall(r"[\w.]+", name.lower()) if not PLAIN.fullmatch(word)}
+    return next((peak for card, peak in PEAKS.items() if set(card.lower().split()) == words), None)

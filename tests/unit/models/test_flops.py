@@ -48,6 +48,14 @@ def test_another_layout_has_no_shape(config: PreTrainedConfig) -> None:
         ("NVIDIA L40S", 362),
         ("NVIDIA GeForce RTX 4090", 165),
         ("AMD Instinct MI300X", 1307),
+        ("NVIDIA A100-PCIE-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA GH200 480GB", 989),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA A10G", None),  # another chip than the A10
         ("Tesla T4", None),  # no bfloat16
     ],
@@ -68,3 +76,18 @@ def test_a_processor_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     state = torch.get_rng_state()
     assert matmul_rate(torch.float32, device="cpu", size=8, repeats=3) == 2 * 8**3 / 2
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_gpu_that_is_not_known_is_measured_by_the_largest_product_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def rate(dtype: torch.dtype, *, device: str, size: int, repeats: int) -> float:
+        tried.append(size)
+        if size > 4096:
+            raise torch.OutOfMemoryError
+        return 5e12
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200 NVL")
+    monkeypatch.setattr(flops, "matmul_rate", rate)
+    assert peak_flops(torch.device("cuda", 5), torch.bfloat16) == 5e12
+    assert tried == [8192, 4096]
