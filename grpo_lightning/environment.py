@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from grpo_lightning.redaction import redacted_command
+
 PACKAGES = (
     "grpo_lightning",
     "torch",
@@ -28,13 +30,13 @@ PACKAGES = (
 def environment(*, world_size: int = 1) -> dict[str, Any]:
     """The command, the time, the machine and the versions that matter, as JSON's own types.
 
-    No variables of the environment: some hold keys.
+    No variables of the environment: some hold keys. No values of options whose name says that they are secret.
 
     Args:
         world_size: processes that train together.
     """
     return {
-        "command": shlex.join(sys.orig_argv),
+        "command": shlex.join(redacted_command(sys.orig_argv)),
         "started": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "processes": world_size,
         "system": platform.platform(),

@@ -94,12 +94,12 @@ class MetricsCSV(Logger):
         self._rows, self._columns = {}, ["step"]
         if self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as file:
-                lines = file.readlines()
-            whole = [line for line in lines if line.endswith("\n")]
-            reader = csv.DictReader(whole)
+                text = file.read()
+            whole = text[: text.rfind("\n") + 1]
+            reader = csv.DictReader(io.StringIO(whole, newline=""))
             self._columns = list(reader.fieldnames or ["step"])
             self._rows = {int(row["step"]): dict(row) for row in reader}
-            if len(whole) < len(lines):  # a run that was killed may have left half a line
+            if len(whole) < len(text):  # a run that was killed may have left half a line
                 self._rewrite()
 
     def _rewrite(self) -> None:

@@ -8,13 +8,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo_lightning.files import replacing
-from grpo_lightning.types import Completion, Prompt
+
+if TYPE_CHECKING:  # the report reads records without torch
+    from grpo_lightning.types import Completion, Prompt
+
+EXACT = 2**53
+"""The largest whole number up to which float64 has every one."""
 
 
 def completion_record(prompt: Prompt, completion: Completion) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], *, append: bool
     Args:
         path: JSON Lines file; what it held is replaced.
         records: with values of any type, see ``as_json``.
-        append: keep what it held.
+        append: keep what it held; half a line at its end, of a run that was killed, stays by itself.
     """
     lines = "".join(json.dumps(as_json(record), ensure_ascii=False, allow_nan=False) + "\n" for record in records)
     # Half a surrogate pair, as broken data has it, is not UTF-8; with a backslash it is JSON's own way to write it.
@@ -48,12 +53,34 @@ def write_records(path: Path, records: Iterable[dict[str, Any]], *, append: bool
     path.parent.mkdir(parents=True, exist_ok=True)
     size = path.stat().st_size if path.exists() else 0
     try:
-        with path.open("ab") as file:
+        with path.open("ab+") as file:
+            if size:
+                file.seek(-1, os.SEEK_END)
+                data = data if file.read(1) == b"\n" else b"\n" + data
             file.write(data)
     except OSError:  # a full disk took some of it: the next line must not go on there
         with suppress(OSError):
             os.truncate(path, size)
         raise
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The mappings of a JSON Lines file, in its order; none if there is no such file.
+
+    What is none, such as half a line of a run that was killed, is passed over.
+    """
+    if not path.exists():
+        return []
+    found = []
+    # Not str.splitlines: it also splits at characters that may stand inside a JSON string, such as U+2028.
+    for line in path.read_text("utf-8", errors="replace").split("\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
 
 
 def as_json(value: Any) -> Any:
@@ -101,12 +128,13 @@ def _column(values: list[Any], dtype: pa.DataType | None) -> pa.Array:
 
 
 def _shared_type(values: list[Any]) -> pa.DataType | None:
-    """None if there is none, as for lists, mappings and whole numbers beyond 64 bits."""
+    """None if there is none: of lists, mappings, and whole numbers beyond 64 bits or, beside fractions, ``EXACT``."""
     kinds = {next((k for k in (bool, int, float, str) if isinstance(v, k)), object) for v in values if v is not None}
     if any(isinstance(value, int) and abs(value) >= 2**63 for value in values):
         return None
     if kinds == {int, float}:
-        return pa.float64()
+        exact = all(abs(value) <= EXACT for value in values if isinstance(value, int))
+        return pa.float64() if exact else None
     plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
     return plain.get(kinds.pop()) if len(kinds) == 1 else (None if kinds else pa.string())
 

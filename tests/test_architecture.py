@@ -18,6 +18,7 @@ FLOORS = {
     "errors": 0,
     "ranks": 1,
     "environment": 1,
+    "redaction": 1,
     "files": 1,
     "token_means": 1,
     "functional": 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 from grpo_lightning.models.export import export_adapter, export_policy
 from grpo_lightning.models.loading import DType
 from grpo_lightning.policy_module import PolicyModule
+from grpo_lightning.records import read_records
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"
@@ -52,8 +52,7 @@ class ExportCallback(L.Callback):
 def _card(trainer: L.Trainer, pl_module: PolicyModule) -> str:
     """Model card: where it came from, how it was trained, what it reached."""
     figures = {k: float(v) for k, v in sorted(trainer.callback_metrics.items()) if "/" not in k or k.startswith("val/")}
-    evaluations = Path(trainer.default_root_dir) / "evaluations.jsonl"
-    rows = [json.loads(line) for line in evaluations.read_text("utf-8").splitlines()] if evaluations.exists() else []
+    rows = read_records(Path(trainer.default_root_dir) / "evaluations.jsonl")
     table = "\n".join(
         f"| {row['step']} | {row['source']} | {row['problems']:.0f} | {100 * row['accuracy']:.1f}% "
         f"| {row['mean_length']:.1f} |"

@@ -24,6 +24,7 @@ from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.environment import environment
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
+from grpo_lightning.records import read_records, write_records
 
 log = logging.getLogger(__name__)
 RUN_FILES = (
@@ -156,12 +157,11 @@ def _forget_checkpoints(folder: Path, spare: Path, *, step: int) -> None:
 def _forget_evaluations(file: Path, spare: Path, *, step: int) -> None:
     if not file.exists():
         return
-    lines = file.read_text("utf-8").splitlines(keepends=True)
-    # A run that was killed may have left half a line.
-    kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        file.rename(spare)
-        file.write_text("".join(kept), "utf-8")
+    lines = [line for line in file.read_bytes().split(b"\n") if line]
+    kept = [record for record in read_records(file) if record["step"] <= step]
+    if len(kept) < len(lines):  # also if a run that was killed has left half a line
+        shutil.copyfile(file, spare)
+        write_records(file, kept)
 
 
 def _require_writable(root: Path) -> None:

@@ -71,7 +71,7 @@ class SamplesCallback(L.Callback):
             "samples cannot be shown", consequence="they are in samples/ all the same", failures=Exception
         )
         self.every_n_rollouts = every_n_rollouts
-        self._writing = Outlived("the table of samples", consequence="training goes on without it")
+        self._writing = Outlived("the table of samples", consequence="training goes on without it", failures=Exception)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: PromptBatch, batch_idx: int

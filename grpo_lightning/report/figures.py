@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -187,7 +188,7 @@ def _end(values: Sequence[float | None]) -> float | None:
 
 def _text(value: float | None, sign: str = "") -> str:
     """Four digits that matter; whole numbers and large ones without a point."""
-    if value is None:
+    if value is None or not math.isfinite(value):  # the mean of numbers near the largest is beyond it
         return "–"
     plain = abs(value) >= 1_000 or value == int(value)
     return f"{value:{sign},.0f}" if plain and abs(value) < 1e15 else f"{value:{sign}.4g}"
@@ -228,7 +229,8 @@ def _evaluation_rows(ends: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
         values = [number(line.get(figure)) for line in ends]
         if figure in ("step", "problems") or all(value is None for value in values):
             continue
-        is_share = figure == "accuracy" or figure.endswith("_ratio") or figure.startswith(("pass@", "maj@"))
+        name = figure.rpartition("/")[2]  # of all problems, or behind a part of them, level=5/accuracy
+        is_share = name == "accuracy" or name.endswith("_ratio") or name.startswith(("pass@", "maj@"))
         cells = [share(e, figure) if is_share else _text(v) for e, v in zip(ends, values, strict=True)]
         first, last = values[0], values[-1]
         known = len(ends) > 1 and first is not None and last is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import math
 
@@ -23,11 +24,9 @@ def read_metrics(text: str, notes: list[str]) -> Columns:
         text: of the file; half a line at its end, of a run that is going on or was killed, is passed over.
         notes: gets a line for what cannot be shown.
     """
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        lines.pop()
     csv.field_size_limit(10_000_000)
-    reader = csv.reader(lines)
+    # Lines end at \n alone: a figure's name may hold other characters at which str.splitlines splits.
+    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline="\n"))
     try:
         names = [clean(name) for name in next(reader, [])]
         rows = [[number_in(cell) for cell in row] for row in reader if len(row) == len(names)]
@@ -63,7 +62,7 @@ def clocks_of(table: Columns) -> Columns:
         clocks["tokens"] = _summed([table["tokens"]])
     seconds = [table[name] for name in (("step_time",) if "step_time" in table else PHASES) if name in table]
     if seconds:
-        clocks["hours"] = [total / 3600 for total in _summed(seconds) if total is not None]
+        clocks["hours"] = [None if total is None else total / 3600 for total in _summed(seconds)]
     return clocks
 
 
@@ -77,8 +76,9 @@ def _filled(values: list[float | None]) -> list[float | None]:
 
 
 def _summed(columns: list[list[float | None]]) -> list[float | None]:
-    """Sums of all rows so far."""
-    return list(itertools.accumulate(sum(value or 0.0 for value in row) for row in zip(*columns, strict=True)))
+    """Sums of all rows so far; None beyond the largest number."""
+    sums = itertools.accumulate(sum(value or 0.0 for value in row) for row in zip(*columns, strict=True))
+    return [total if math.isfinite(total) else None for total in sums]
 
 
 def thinned(table: Columns, per_point: int) -> Columns:
@@ -95,5 +95,7 @@ def last_of_each(values: list[float | None], per_point: int) -> list[float | Non
     return values[per_point - 1 :: per_point] + (values[-1:] if len(values) % per_point else [])
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+def _rounded(value: float) -> float | None:
+    """Six digits; None for a sum beyond the largest number."""
+    rounded = float(f"{value:.6g}")
+    return rounded if math.isfinite(rounded) else None

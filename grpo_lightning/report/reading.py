@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from grpo_lightning.records import read_records
+from grpo_lightning.redaction import redacted_command, redacted_text, redacted_yaml
 from grpo_lightning.report.metrics import Columns, clocks_of, last_of_each, read_metrics, thinned
 from grpo_lightning.report.samples import Recorded, read_samples
 from grpo_lightning.report.texts import clean, shortened
@@ -84,7 +87,7 @@ def read_run(folder: Path, *, name: str, of: int = 1) -> Run:
     clocks = clocks_of(table)
     steps = int(max((step for step in clocks["step"] if step is not None), default=0))
     per_point = max(1, math.ceil(len(clocks["step"]) / max(1, min(MOST_POINTS, MOST_POINTS_OF_ALL // of))))
-    config = read_text(_newest(folder, "config", ".yaml"), notes)
+    config = redacted_yaml(read_text(_newest(folder, "config", ".yaml"), notes))
     if len(config) > LONGEST_CONFIG:
         notes.append(f"of the configuration only the first {LONGEST_CONFIG:,} characters are shown")
     written = f"{datetime.fromtimestamp(file.stat().st_mtime, UTC):%Y-%m-%d %H:%M} UTC" if file.exists() else "never"
@@ -95,7 +98,7 @@ def read_run(folder: Path, *, name: str, of: int = 1) -> Run:
         clocks={name: last_of_each(values, per_point) for name, values in clocks.items()},
         steps=steps,
         per_point=per_point,
-        evaluations=_read_lines(folder / "evaluations.jsonl", notes),
+        evaluations=_read_evaluations(folder / "evaluations.jsonl", notes),
         config=config[:LONGEST_CONFIG],
         settings=flat_settings(config, notes),
         environment=_read_environment(_newest(folder, "environment", ".json"), notes),
@@ -147,19 +150,16 @@ def _newest(folder: Path, stem: str, suffix: str) -> Path | None:
 # --- evaluations, configuration, environment -------------------------------------------------------------------------
 
 
-def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
-    """The mappings in a JSONL file; lines that are none, such as half of one, are passed over."""
-    found, lines = [], read_text(file, notes).splitlines()
-    if len(lines) > MOST_EVALUATIONS:
-        notes.append(f"of {len(lines):,} evaluations the first and the last {MOST_EVALUATIONS // 2:,} are shown")
-        lines = lines[: MOST_EVALUATIONS // 2] + lines[-MOST_EVALUATIONS // 2 :]
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict):
-            found.append(entry)
+def _read_evaluations(file: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The lines of evaluations.jsonl, the middle of very many left out."""
+    try:
+        found = read_records(file)
+    except OSError as error:
+        notes.append(f"{file.name} cannot be read ({error.strerror})")
+        return []
+    if len(found) > MOST_EVALUATIONS:
+        notes.append(f"of {len(found):,} evaluations the first and the last {MOST_EVALUATIONS // 2:,} are shown")
+        found = found[: MOST_EVALUATIONS // 2] + found[-MOST_EVALUATIONS // 2 :]
     return found
 
 
@@ -208,5 +208,14 @@ def _read_environment(file: Path | None, notes: list[str]) -> dict[str, str]:
     for key, value in content.items() if isinstance(content, dict) else ():
         inner = value.items() if isinstance(value, dict) else [("", value)]
         for name, entry in list(inner)[:100]:
-            found[shortened(f"{key} {name}".strip())] = shortened(_as_yaml(entry), 2_000)
+            found[shortened(f"{key} {name}".strip())] = shortened(_redacted(_as_yaml(entry)), 2_000)
     return found
+
+
+def _redacted(text: str) -> str:
+    """For runs whose environment.json was written with secrets in the command."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # no command: an open quotation mark
+        return redacted_text(text)
+    return text if (found := redacted_command(words)) == words else shlex.join(found)

@@ -63,11 +63,11 @@ def read_samples(folder: Path, *, most: int, notes: list[str]) -> Recorded:
     for left, number in zip(range(len(chosen), 0, -1), chosen, strict=True):
         try:
             rows = _first_rows(files[number], most=max(1, (most - shown) // left) + SPARE_ROWS)
-        except (OSError, pa.ArrowException, ValueError) as error:
+        except Exception as error:  # of Arrow or of Python's own types, which hold less: a date of the year 20000
             notes.append(f"{files[number].name} cannot be read ({type(error).__name__})")
             continue
         groups = _groups(rows, most=max(1, (most - shown) // left))
-        rollouts.append({"rollout": number, "step": rows[0].get("step") if rows else None, "groups": groups})
+        rollouts.append({"rollout": number, "step": value(rows[0].get("step")) if rows else None, "groups": groups})
         shown += sum(len(group["completions"]) for group in groups)
     return Recorded(rollouts, shown, recorded, len(files))
 
@@ -97,7 +97,7 @@ def _groups(rows: list[dict[str, Any]], *, most: int) -> list[dict[str, Any]]:
     """The first whole groups of a table."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault(row.get("group"), []).append(row)
+        groups.setdefault(value(row.get("group")), []).append(row)
     found: list[dict[str, Any]] = []
     for number, members in groups.items():
         if found and sum(len(group["completions"]) for group in found) + len(members) > most:

@@ -21,3 +21,8 @@ def test_it_holds_the_command_the_machine_and_versions(monkeypatch: pytest.Monke
     assert found["versions"]["python"] == platform.python_version()
     assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert "a secret" not in json.dumps(found)
+
+
+def test_secrets_of_the_command_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", "--trainer.logger.api_key", "hush", "--a", "b"])
+    assert environment()["command"] == "python -m x --trainer.logger.api_key '***' --a b"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import logging
 from pathlib import Path
 
@@ -161,3 +162,15 @@ def test_a_logger_that_has_worked_ends_no_run(caplog: pytest.LogCaptureFixture) 
         "WARNING: Server fails: ConnectionError: nobody answers; metrics.csv has every figure",
         "Server fails: works again",
     ]
+
+
+def test_names_with_line_breaks_of_any_kind_outlive_a_resume(tmp_path: Path) -> None:
+    names = ["a\u2028b", "c\rd", "e\nf", "g\x85h"]
+    MetricsCSV(str(tmp_path)).log_metrics(dict.fromkeys(names, 0.5), step=1)
+    with (tmp_path / "metrics.csv").open("a", newline="") as file:
+        file.write("2,0.5,")
+    MetricsCSV(str(tmp_path)).log_metrics({names[1]: 2.0}, step=3)
+    with (tmp_path / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row[names[1]]) for row in rows] == [("1", "0.5"), ("3", "2.0")]
+    assert list(rows[0]) == ["step", *names]

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grpo_lightning.records import as_json, completion_record, write_records, write_table
+from grpo_lightning.records import as_json, completion_record, read_records, write_records, write_table
 from grpo_lightning.types import Completion, Prompt
 
 
@@ -22,7 +22,7 @@ def _strict(path: Path) -> list[Any]:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not JSON")
 
-    return [json.loads(line, parse_constant=refuse) for line in path.read_text("utf-8").splitlines()]
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text("utf-8").split("\n") if line]
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,22 @@ def test_lines_are_strict_json(tmp_path: Path) -> None:
     assert _strict(path) == [{"n": 2}]
 
 
+def test_what_was_written_is_read_whatever_characters_it_holds(tmp_path: Path) -> None:
+    path, lines = tmp_path / "records.jsonl", [{"source": "a\u2028b\x85c\x1cd", "half": "\ud83d"}, {"n": 2}]
+    assert read_records(path) == []
+    write_records(path, lines)
+    assert read_records(path) == lines
+
+
+def test_half_a_line_is_no_record_and_takes_none_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b'{"n": 1}\n[2]\n{"n": "\xc3')
+    write_records(path, [{"n": 3}], append=True)
+    write_records(path, [{"n": 4}], append=True)
+    assert read_records(path) == [{"n": 1}, {"n": 3}, {"n": 4}]
+    assert path.read_bytes().endswith(b'\xc3\n{"n": 3}\n{"n": 4}\n')
+
+
 def test_a_completion_is_shown_with_what_the_template_opened() -> None:
     prompt = Prompt(token_ids=[1], text="Q", prefill="<think>", columns={"answer": "4"}, source="s", row=2)
     record = completion_record(prompt, Completion(token_ids=[5, 6], logprobs=[0.0, 0.0], finished=False, text="x"))
@@ -78,6 +94,9 @@ def test_a_completion_is_shown_with_what_the_template_opened() -> None:
         ([None, None], "string", [None, None]),
         ([True, 1], "string", ["true", "1"]),
         ([10**30, 1], "string", [str(10**30), "1"]),
+        ([2**53, 0.5], "double", [2.0**53, 0.5]),
+        ([2**53 + 1, 0.5], "string", [str(2**53 + 1), "0.5"]),
+        ([2**53 + 1, 1], "int64", [2**53 + 1, 1]),
         ([[1], {"a": "\ud83d"}], "string", ["[1]", '{"a": "\\ud83d"}']),
         (["a\0b", "half \udc00 \ud83d", "😀"], "string", ["a\0b", "half \\udc00 \\ud83d", "😀"]),
     ],

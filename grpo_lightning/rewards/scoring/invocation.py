@@ -64,7 +64,7 @@ class CallLog:
                 f"log_extra({name!r}, ...) got {len(values)} values for {self.rows} completions: give one for each"
             )
         with self._lock:
-            self.columns[name] = values
+            self.columns[str(name)] = values
 
     def add(
         self,

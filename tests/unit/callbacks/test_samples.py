@@ -19,6 +19,7 @@ from grpo_lightning.callbacks.samples import COLUMNS, SamplesCallback, answer_re
 from grpo_lightning.errors import UserError
 from grpo_lightning.files import draft_of
 from grpo_lightning.rewards import GSM8KAccuracy, exact_answer, gsm8k_accuracy
+from grpo_lightning.rewards.scoring.calling import CallLog
 from grpo_lightning.types import Completion, Prompt, PromptBatch, Rollout, ScoredPrompts
 
 
@@ -141,3 +142,23 @@ def test_every_nth_rollout(tmp_path: Path, every: int, written: list[int]) -> No
 def test_a_negative_interval_is_refused() -> None:
     with pytest.raises(UserError, match=r"--samples.every_n_rollouts -1: must not be negative"):
         SamplesCallback(every_n_rollouts=-1)
+
+
+def test_a_column_that_no_table_holds_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    batch = _batch()
+    assert batch.rollout is not None
+    batch.rollout.logged_columns = {"big": [2**53 + 1, 0.5, 1, 2]}
+    SamplesCallback(every_n_rollouts=1).on_train_batch_end(_trainer(tmp_path, 0), cast(Any, None), None, batch, 0)
+    table = pq.read_table(tmp_path / "samples" / "rollout_000001.parquet")
+    assert table["big"].to_pylist() == [str(2**53 + 1), "0.5", "1", "2"]
+    batch.rollout.logged_columns = {cast(Any, 5): [1, 2, 3, 4]}
+    logging.getLogger("grpo_lightning").propagate = True
+    callback = SamplesCallback(every_n_rollouts=1, shown=0)
+    callback.on_train_batch_end(_trainer(tmp_path, 1), cast(Any, None), None, batch, 1)
+    assert "the table of samples: " in caplog.text
+
+
+def test_columns_of_log_extra_are_named_by_text() -> None:
+    log = CallLog(2)
+    log.extra(cast(Any, 5), [1, 2])
+    assert log.columns == {"5": [1, 2]}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_lightning.records import write_records
 from grpo_lightning.report import figures
 from grpo_lightning.report.reading import read_run
 from tests.unit.report.run_folders import CONFIG, run_folder
@@ -60,3 +61,28 @@ def test_settings_that_differ(tmp_path: Path) -> None:
         for lr, extra in (("1.0e-05", ""), ("1.0e-06", "more: 1\n"))
     ]
     assert figures.differing_settings(runs) == [("model.lr", ["1e-05", "1e-06"]), ("more", ["", "1"])]
+
+
+def test_accuracies_of_parts_are_shares_too(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "r")
+    line = {
+        "command": "fit",
+        "step": 1,
+        "source": "s",
+        "accuracy": 0.5,
+        "level=5/accuracy": 0.25,
+        "level=5/length": 7.0,
+    }
+    write_records(folder / "evaluations.jsonl", [line])
+    (table,) = figures.evaluation_tables(read_run(folder, name="r"))
+    assert table["rows"] == [
+        ("accuracy (%)", ["50.0"]), ("level=5/accuracy (%)", ["25.0"]), ("level=5/length (tokens)", ["7"]),
+    ]  # fmt: skip
+
+
+def test_means_of_huge_numbers(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "r")
+    rows = "".join(f"{step},1e308\n" for step in range(1, 41))
+    (folder / "metrics.csv").write_text("step,reward\n" + rows)
+    found = {label: cells for label, _, cells in figures.final_figures([read_run(folder, name="r")])}
+    assert "Reward" not in found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from grpo_lightning.report.page import render
 from grpo_lightning.report.reading import MOST_SETTINGS, flat_settings, is_run, read_run, short_names
 from tests.unit.report.run_folders import CONFIG, run_folder
 
@@ -39,6 +41,40 @@ def test_half_a_line_is_no_row(tmp_path: Path) -> None:
     run = read_run(folder, name="r")
     assert run.clocks["step"] == [0, 1, 2, 3, 4]
     assert len(run.evaluations) == 3
+
+
+def test_odd_characters_split_no_line(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "r")
+    (folder / "metrics.csv").write_text("step,a\u2028b\x85c\n1,0.5\n", "utf-8")
+    (folder / "evaluations.jsonl").write_text('{"source": "a\u2028b\x85c"}\n', "utf-8")
+    run = read_run(folder, name="r")
+    assert run.columns == {"step": [1], "a\u2028b\x85c": [0.5]}
+    assert run.evaluations == [{"source": "a\u2028b\x85c"}]
+
+
+def test_sums_beyond_the_largest_number_are_no_points(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "r", config="a: 1\n")
+    rows = "".join(f"{step},1e308,1e308,1\n" for step in range(1, 3_002))
+    (folder / "metrics.csv").write_text("step,reward,step_time,kl\n" + rows)
+    run = read_run(folder, name="r")
+    assert run.columns["reward"][:2] == [None, None]  # of three rows each
+    assert run.columns["kl"][:2] == [1, 1]
+    assert run.clocks["hours"][:2] == [None, None]
+    assert len(run.clocks["hours"]) == len(run.clocks["step"])
+    render([run])
+
+
+def test_secrets_are_on_no_page(tmp_path: Path) -> None:
+    config = CONFIG + "logger: {api_key: hush-1, url: 'http://me:hush-2@host/x'}\n"
+    folder = run_folder(tmp_path / "r", config=config)
+    command = "python -m grpo_lightning fit --a.token hush-3 --b.password=hush-4 --c 'plain text'"
+    (folder / "environment.json").write_text(json.dumps({"command": command}))
+    run = read_run(folder, name="r")
+    assert "hush" not in render([run])
+    left = "python -m grpo_lightning fit --a.token '***' '--b.password=***' --c 'plain text'"
+    assert run.environment["command"] == left
+    assert (run.settings["logger.api_key"], run.settings["logger.url"]) == ("***", "http://***@host/x")
+    assert "policy: some/model" in run.config
 
 
 def test_what_is_no_number_is_no_point(tmp_path: Path) -> None:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from grpo_lightning.report.samples import LONGEST_TEXT, MOST_ROLLOUTS, read_samples
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grpo_lightning.callbacks.samples import COLUMNS
+from grpo_lightning.files import draft_of
+from grpo_lightning.report.samples import LONGEST_TEXT, MOST_ROLLOUTS, OWN, read_samples
 from tests.unit.report.run_folders import write_samples
 
 
@@ -50,7 +58,7 @@ def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
     whole = write_samples(tmp_path, 2, ["x"] * 4).read_bytes()
     (tmp_path / "samples" / "rollout_000002.parquet").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "samples" / "rollout_000003.parquet").write_bytes(b"")
-    (tmp_path / "samples" / "rollout_000004.parquet.partial").write_bytes(whole)
+    draft_of(tmp_path / "samples" / "rollout_000004.parquet").write_bytes(whole)
     (tmp_path / "samples" / "rollout_x.parquet").write_bytes(whole)
     notes: list[str] = []
     found = read_samples(tmp_path / "samples", most=100, notes=notes)
@@ -60,12 +68,24 @@ def test_tables_that_cannot_be_read_are_noted(tmp_path: Path) -> None:
 
 
 def test_foreign_columns_and_types_do_no_harm(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     (tmp_path / "samples").mkdir()
     table = pa.table({"completion": [[1, 2]], "reward": ["high"], "group": [None], "when": [{"a": b"\xff"}]})
     pq.write_table(table, tmp_path / "samples" / "rollout_000001.parquet")
     found = read_samples(tmp_path / "samples", most=10, notes=[])
     assert found.rollouts[0]["groups"][0]["completions"][0]["text"] == "[1, 2]"
     json.dumps(found.rollouts, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "odd", [[1], float("nan"), datetime(2026, 1, 1, tzinfo=UTC), pa.scalar(10**18, pa.timestamp("us")), b"\xff"]
+)
+def test_foreign_steps_and_groups_do_no_harm(tmp_path: Path, odd: Any) -> None:
+    (tmp_path / "samples").mkdir()
+    table = pa.table({name: pa.array([odd]) for name in ("step", "group", "completion", "mine")})
+    pq.write_table(table, tmp_path / "samples" / "rollout_000001.parquet")
+    found = read_samples(tmp_path / "samples", most=10, notes=[])
+    json.dumps(found.rollouts, allow_nan=False)
+
+
+def test_columns_of_every_table_are_no_extras() -> None:
+    assert set(COLUMNS) == OWN
