@@ -15,7 +15,7 @@ from grpo_lightning.engines.base import ModelSpec, RolloutEngine, Sampling
 from grpo_lightning.engines.isolation import preserved_process_group, preserved_randomness
 from grpo_lightning.engines.requests import completion_limits, progress_bar
 from grpo_lightning.engines.skeleton import WeightsMismatchError, checked, empty_model, tied_aliases, weight_shapes
-from grpo_lightning.engines.vllm_process import LoadWatch, contained_start, installed_version, reporting
+from grpo_lightning.engines.vllm_process import LoadWatch, contained_start, explained_start, installed_version
 from grpo_lightning.errors import UserError
 from grpo_lightning.types import Completion
 
@@ -119,7 +119,7 @@ class VLLMEngine(RolloutEngine):
             if not untie:
                 self._aliases = {}
             try:
-                with contained_start(model.device, distributed=distributed), reporting("start"):
+                with contained_start(model.device, distributed=distributed), explained_start():
                     self._launch(self._arguments(model, on_cpu=on_cpu, untie=untie), model)
             except BaseException:
                 self.close()
@@ -174,7 +174,7 @@ class VLLMEngine(RolloutEngine):
         self._wake_weights()
         self._ready = False
         self._drop_requests()
-        with preserved_randomness(), reporting("take the new weights"):
+        with preserved_randomness():
             llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._sent(tensors)})
         if missing := watch.not_loaded():
             some = ", ".join(sorted(missing)[:5])
@@ -223,7 +223,7 @@ class VLLMEngine(RolloutEngine):
         self._drop_requests()
         # Compiling vLLM's few small CPU functions takes 15 seconds and saves nothing.
         eager = torch.compiler.set_stance("force_eager") if spec.device.type == "cpu" else nullcontext()
-        with preserved_randomness(), reporting("generate"), eager:
+        with preserved_randomness(), eager:
             outputs = llm.generate(
                 [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=progress_bar() or False
             )
@@ -234,8 +234,7 @@ class VLLMEngine(RolloutEngine):
         llm, _ = self._started()
         if not self._can_sleep(self._spec) or self._cache_asleep:
             return
-        with reporting("sleep"):
-            llm.sleep(level=self.sleep_level)
+        llm.sleep(level=self.sleep_level)
         self._weights_asleep = self._cache_asleep = True
         self._ready = self._ready and not self.weights_lost_in_sleep
 
@@ -269,15 +268,13 @@ class VLLMEngine(RolloutEngine):
 
     def _wake_weights(self) -> None:
         if self._weights_asleep:
-            with reporting("wake"):
-                self._llm.wake_up(tags=["weights"])
+            self._llm.wake_up(tags=["weights"])
             self._weights_asleep = False
 
     def _wake_cache(self) -> None:
         self._wake_weights()
         if self._cache_asleep:
-            with reporting("wake"):
-                self._llm.wake_up(tags=["kv_cache"])
+            self._llm.wake_up(tags=["kv_cache"])
             self._cache_asleep = False
 
     def _started(self) -> tuple[Any, LoadWatch]:

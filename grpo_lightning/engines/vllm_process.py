@@ -18,8 +18,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from grpo_lightning.engines.isolation import preserved_environment
-from grpo_lightning.engines.skeleton import WeightsMismatchError
-from grpo_lightning.errors import RunStopped, UserError, in_one_line
+from grpo_lightning.errors import UserError
 
 SUPPORTED = (Version("0.32"), Version("0.33"))
 """vLLM's first supported release, and the first that is not: its Python interface changes between releases."""
@@ -87,25 +86,22 @@ def contained_start(device: torch.device, *, distributed: bool) -> Iterator[None
 
 
 @contextmanager
-def reporting(doing: str) -> Iterator[None]:
-    """Say that it was the sampler that failed, and at what.
+def explained_start() -> Iterator[None]:
+    """What vLLM refuses in its start is a user's mistake; all else that it raises, there and later, passes.
 
     Raises:
         UserError: if vLLM does not start because of a setting, or cannot run this model here.
-        RunStopped: for any other failure.
     """
     try:
         yield
-    except (UserError, WeightsMismatchError):
+    except UserError:
         raise
     except Exception as error:
-        if doing == "start" and (isinstance(error, ValueError) or "nsupported" in str(error)):
-            raise UserError(
-                f"vLLM cannot start: {_first_sentence(error)}. If that is about memory, change "
-                f"--rollout.engine.kv_cache_gib (CPU) or memory_share (GPU); {FALLBACK}."
-            ) from error
-        raise RunStopped(
-            f"the sampler (vLLM) failed to {doing}: {type(error).__name__}: {in_one_line(error)}"
+        if not isinstance(error, ValueError) and "nsupported" not in str(error):
+            raise
+        raise UserError(
+            f"vLLM cannot start: {_first_sentence(error)}. If that is about memory, change "
+            f"--rollout.engine.kv_cache_gib (CPU) or memory_share (GPU); {FALLBACK}."
         ) from error
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from grpo_lightning.engines.skeleton import WeightsMismatchError
+from grpo_lightning.engines.failures import ReportedEngine
 from grpo_lightning.engines.vllm import VLLMEngine
-from grpo_lightning.engines.vllm_process import LoadWatch, installed_version, reporting
+from grpo_lightning.engines.vllm_process import LoadWatch, explained_start, installed_version
 from grpo_lightning.errors import UserError
 
 
@@ -62,16 +62,24 @@ def test_settings_out_of_range_are_named(monkeypatch, setting):
         VLLMEngine(**setting).check()
 
 
-def test_failures_say_that_it_was_the_sampler():
-    with (
-        pytest.raises(RuntimeError, match=r"sampler \(vLLM\) failed to generate: KeyError: 'x'"),
-        reporting("generate"),
-    ):
-        raise KeyError("x")
-    with pytest.raises(UserError, match=r"cannot start: not enough room\. If"), reporting("start"):
+def test_a_setting_that_is_refused_and_a_failure_at_the_start():
+    with pytest.raises(UserError, match=r"cannot start: not enough room\. If"), explained_start():
         raise ValueError("not enough\n room. Set --their-flag.")
-    with pytest.raises(WeightsMismatchError, match=r"^as it was$"), reporting("take the new weights"):
-        raise WeightsMismatchError("as it was")
+    for passes in (KeyError("x"), UserError("a flag")):
+        with pytest.raises(type(passes)) as caught, explained_start():
+            raise passes
+        assert caught.value is passes
+
+
+def test_another_rank_s_end_is_not_the_sampler_s_fault():
+    class Gone:
+        def wake_up(self, **options):
+            raise RuntimeError("[/src/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+
+    engine = VLLMEngine()
+    engine._llm, engine._weights_asleep = Gone(), True
+    with pytest.raises(RuntimeError, match=r"^\[/src/gloo"):
+        ReportedEngine(engine).wake()
 
 
 def test_a_parameter_that_vllm_does_not_take_is_noticed():
