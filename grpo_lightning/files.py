@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 log = logging.getLogger(__name__)
-DRAFT = ".partial"
+DRAFT = ".grpo-partial"
 """Ends the name of what is being written; nothing reads it, and the next start removes it."""
 
 

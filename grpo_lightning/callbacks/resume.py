@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -11,7 +12,12 @@ import numpy as np
 import torch
 
 from grpo_lightning import ranks
+from grpo_lightning.callbacks.checkpoint import checkpoint_folders
+from grpo_lightning.files import sweep
 from grpo_lightning.rollout.seeds import request_seed
+
+WRITTEN = ("checkpoints", "samples", "broken")
+"""Folders of the run folder whose files are written as drafts first."""
 
 
 class ExactResume(L.Callback):
@@ -22,7 +28,16 @@ class ExactResume(L.Callback):
     generator's state in the checkpoint, on the same number of ranks or another, and however often it is evaluated. Each
     rank has a stream of its own. Generators that a user's code makes for itself, and the processes in which isolated
     rewards run, are not touched; samples and the order of the prompts have seeds of their own.
+
+    Drafts that a killed run has left in its folders are removed.
     """
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        root = Path(trainer.default_root_dir)
+        for folder in {root, *(root / name for name in WRITTEN), *checkpoint_folders(trainer)}:
+            sweep(folder)
 
     def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
         # Resumed from a checkpoint written after an epoch's last batch, Lightning takes that epoch for done but still

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
+from grpo_lightning.files import draft_of
 from grpo_lightning.models.adapters import TRAINED, whole
 from grpo_lightning.models.weights import model_state, named_weights
 
@@ -89,10 +90,10 @@ def _unfilled(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 def _replaced(folder: Path) -> Iterator[Path]:
     """A folder to write to, which then takes the place of ``folder``.
 
-    Everything is written to ``<folder>.partial`` and moved to ``folder`` when complete; the older folder stands as
+    Everything is written to a draft beside it and moved to ``folder`` when complete; the older folder stands as
     ``<folder>.previous`` until then.
     """
-    draft, previous = folder.with_name(folder.name + ".partial"), folder.with_name(folder.name + ".previous")
+    draft, previous = draft_of(folder), folder.with_name(folder.name + ".previous")
     shutil.rmtree(draft, ignore_errors=True)
     yield draft
     if folder.exists():

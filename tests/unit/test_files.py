@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grpo_lightning import files
-from grpo_lightning.files import Outlived, discard, replacing, sweep, take_place
+from grpo_lightning.files import DRAFT, Outlived, discard, replacing, sweep, take_place
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -26,7 +26,7 @@ def test_the_new_file_takes_the_place_of_the_old_one_once_it_is_on_disk(
     monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(content(tmp_path)), replace(path, to)))
     with replacing(file) as draft:
         draft.write(b"new")
-    assert order == ["on disk", {"a": "old", "a.partial": "new"}, "on disk"]  # the last: of the folder's names
+    assert order == ["on disk", {"a": "old", f"a{DRAFT}": "new"}, "on disk"]  # the last: of the folder's names
     assert content(tmp_path) == {"a": "new"}
 
 
@@ -47,7 +47,7 @@ def test_what_is_cut_off_leaves_the_old_file_alone(tmp_path: Path, end: type[Bas
 
 def test_a_folder_in_the_place_of_another_and_of_a_file(tmp_path: Path) -> None:
     for older in ("folder", "file"):
-        draft, place = tmp_path / "x.partial", tmp_path / older
+        draft, place = tmp_path / f"x{DRAFT}", tmp_path / older
         draft.mkdir()
         (draft / "shard").write_text("new")
         if older == "folder":
@@ -72,11 +72,12 @@ def test_a_folder_that_is_half_removed_has_its_name_no_more(tmp_path: Path, monk
         patch.setattr(files.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or killed(path))
         with pytest.raises(KeyboardInterrupt):
             discard(place)
-    assert [path.name for path in tmp_path.iterdir()] == ["step4.ckpt.old.partial"]
-    (tmp_path / "step5.ckpt.partial").write_text("half")
+    assert [path.name for path in tmp_path.iterdir()] == [f"step4.ckpt.old{DRAFT}"]
+    (tmp_path / f"step5.ckpt{DRAFT}").write_text("half")
+    (tmp_path / "model.partial").write_text("a download")
     (tmp_path / "step3.ckpt").write_text("whole")
     sweep(tmp_path)
-    assert content(tmp_path) == {"step3.ckpt": "whole"}
+    assert content(tmp_path) == {"step3.ckpt": "whole", "model.partial": "a download"}
 
 
 def test_a_link_goes_and_what_it_names_stays(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.resume import ExactResume
+from grpo_lightning.files import draft_of
 
 
 def _draws(step: int, *, evaluating: bool = False) -> tuple[float, ...]:
@@ -29,3 +32,15 @@ def test_draws_are_those_of_step_rank_seed_and_purpose(monkeypatch: pytest.Monke
     found.append(_draws(3))
     for draws in zip(first, *found, strict=True):
         assert len(set(draws)) == 5
+
+
+def test_drafts_of_a_killed_run_go_and_nothing_of_the_user_s(tmp_path: Path) -> None:
+    """Whether checkpoints are written or not."""
+    names = ["metrics.csv", "samples/rollout_1.parquet", "broken/step1.pt", "checkpoints/step1.ckpt"]
+    for file in [*(draft_of(tmp_path / name) for name in names), *(tmp_path / f"{name}.partial" for name in names)]:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("half")
+    trainer: Any = SimpleNamespace(is_global_zero=True, default_root_dir=str(tmp_path), checkpoint_callbacks=[])
+    ExactResume().on_fit_start(trainer, None)  # type: ignore[arg-type]
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {f"{name}.partial" for name in names}

@@ -9,6 +9,7 @@ import pytest
 
 from grpo_lightning.__main__ import main
 from grpo_lightning.errors import UserError
+from grpo_lightning.files import DRAFT, draft_of
 from grpo_lightning.report.command import write_report
 from tests.unit.report.run_folders import run_folder
 
@@ -18,7 +19,7 @@ def test_one_run_has_its_page_in_its_folder(tmp_path: Path, capsys: pytest.Captu
     main(["report", str(folder)])
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
     assert (folder / "report.html").read_text("utf-8").startswith("<!doctype html>")
-    assert not list(folder.glob("*.partial"))
+    assert not list(folder.glob(f"*{DRAFT}"))
 
 
 def test_several_runs_have_theirs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--output .*file/x.html: cannot be written \(.+\); name another file"):
         write_report([folder], tmp_path / "file" / "x.html")
     if Path("/dev/full").exists():
-        os.symlink("/dev/full", folder / "report.html.partial")
+        os.symlink("/dev/full", draft_of(folder / "report.html"))
         with pytest.raises(UserError, match="No space left"):
             write_report([folder])
         assert not (folder / "report.html").exists()
