@@ -98,7 +98,8 @@ def rank() -> int:
 def fail(error: Exception | SystemExit | KeyboardInterrupt) -> NoReturn:
     """Say what went wrong, once for all ranks, and end.
 
-    By code 2 for a user's mistake, 143 for SIGTERM, 130 for Ctrl-C, else 1.
+    By code 2 for a user's mistake, 143 for SIGTERM, 130 for Ctrl-C (0 for both on the others of a ``fit``'s ranks,
+    which end together), else 1.
 
     Raises:
         error: a bug's, in a process that is alone.
@@ -111,6 +112,8 @@ def fail(error: Exception | SystemExit | KeyboardInterrupt) -> NoReturn:
     code, line = _verdict(error)
     if line:
         print(f"[rank: {rank()}] " * bool(rank()) + line, file=sys.stderr)
+    if rank() and code in (128 + signal.SIGTERM, 128 + signal.SIGINT) and _told_to_end(error):
+        code = 0  # what started this rank would take it for a fault, and end the first one, which may still save
     if several:
         if code is None:
             sys.excepthook(type(error), error, error.__traceback__)
@@ -162,6 +165,13 @@ def end(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _told_to_end(error: BaseException) -> bool:
+    """True in a ``fit`` that a signal ends: one of any other command reaches a single rank, and must end the rest."""
+    from grpo_lightning.interruption import Interrupted, received
+
+    return isinstance(error, Interrupted) or received != 0
 
 
 def _verdict(error: BaseException) -> tuple[int | None, str]:

@@ -106,9 +106,9 @@ class FSDP2Strategy(ModelParallelStrategy):
         return full.cpu() if self.global_rank == 0 else full.new_empty(0)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        path = Path(self.broadcast(filepath))
+        path = self.broadcast(filepath)
         if self._save_distributed_checkpoint:
-            self._save_shards(checkpoint, path)
+            self._save_shards(checkpoint, Path(path))
         elif self.is_global_zero:
             self.checkpoint_io.save_checkpoint(checkpoint, path)
 

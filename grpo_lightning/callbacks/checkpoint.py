@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer import call
 
-from grpo_lightning.files import discard, draft_of, said, sweep
+from grpo_lightning.files import discard, draft_of, said
 from grpo_lightning.strategies import METADATA
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,15 @@ class RunCheckpoint(ModelCheckpoint):
     def _remove_checkpoint(self, trainer: L.Trainer, filepath: str) -> None:
         self._outdated.append(filepath)  # once the link does not name it any more
 
+    def succeed(self, state: dict[str, Any], path: Path) -> str:
+        """Make ``path`` the run's one file in a kept ``state`` of this callback; returns the one before it, if any.
+
+        A run that goes on from ``path`` removes what its state names, and nothing else.
+        """
+        older = state["best_model_path"] if self.save_top_k == 1 else ""
+        state |= {"best_model_path": str(path), "last_model_path": str(path.with_name("last.ckpt"))}
+        return older
+
     @staticmethod
     def _link_checkpoint(trainer: L.Trainer, filepath: str, linkpath: str) -> None:
         if trainer.is_global_zero:
@@ -85,17 +94,22 @@ class RolloutBoundary(Checkpoint):
     """Remembers, after each rollout, what a checkpoint would hold then besides weights and the optimizer's state.
 
     Those stay as they are until the next rollout's first optimizer step. So a rollout that must be given up before it
-    costs no more than itself: ``save`` writes the checkpoint of the rollout before. Drafts of checkpoints that a killed
-    run has left are removed at the start.
+    costs no more than itself: ``save`` writes the checkpoint of the rollout before. A run whose last checkpoint could
+    not be written says so at its end, and the command ends with code 1.
     """
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] | None = None
+        self.exit_code = 0
+        """Of the command; 1 if there is no checkpoint of the run's end, where one was due."""
 
-    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if trainer.is_global_zero:
-            for folder in (Path(trainer.default_root_dir), *checkpoint_folders(trainer)):
-                sweep(folder)
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if getattr(trainer.strategy.checkpoint_io, "failing", False):  # on the rank that writes
+            self.exit_code = 1
+            log.warning(
+                "WARNING: the run ends after step %d without its last checkpoint, which could not be written; %s",
+                trainer.global_step, goes_on_from(trainer),
+            )  # fmt: skip
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
         connector, data = trainer._checkpoint_connector, trainer.datamodule
@@ -126,13 +140,24 @@ class RolloutBoundary(Checkpoint):
         checkpoints = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
         if not checkpoints or not (together or self.can_save(trainer)):
             return False
-        name = "step{}.ckpt" if any(isinstance(c, RunCheckpoint) for c in checkpoints) else "last-step{}.ckpt"
-        path = checkpoint_folders(trainer)[0] / name.format(trainer.global_step)
-        if not path.exists():
+        own = next((c for c in checkpoints if isinstance(c, RunCheckpoint)), None)
+        name = f"{'step' if own else 'last-step'}{trainer.global_step}.ckpt"
+        folder = own.dirpath if own is not None and own.dirpath is not None else checkpoint_folders(trainer)[0]
+        path, older = Path(folder) / name, ""
+        there = path.exists()
+        if together:  # what follows is a collective, and storage that hosts do not share is seen by the first alone
+            there = trainer.strategy.broadcast(there)
+        if not there:
+            if own is not None:
+                older = own.succeed(self._kept["callbacks"][own.state_key], path)
             content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False) | self._kept
             trainer.strategy.save_checkpoint(content, path)
-        if trainer.is_global_zero and any(isinstance(c, RunCheckpoint) for c in checkpoints):
+        if own is not None and trainer.is_global_zero:
             _point(path.with_name("last.ckpt"), path)
+        if own is not None and older and own._should_remove_checkpoint(trainer, older, str(path)):
+            trainer.strategy.remove_checkpoint(older)
+        if together:  # whoever leaves sooner may take the rank that still writes with it
+            trainer.strategy.barrier()
         return True
 
 
@@ -155,9 +180,19 @@ def _point(link: Path, at: Path) -> None:
 
 
 def checkpoint_folders(trainer: L.Trainer) -> list[Path]:
-    """Where the run's checkpoints lie, on this machine."""
+    """Where the run's checkpoints lie, on this machine; where it writes to others alone, in the run folder as usual."""
     found = [c.dirpath for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-    return [Path(folder) for folder in dict.fromkeys(found) if folder is not None and "://" not in str(folder)]
+    here = [Path(folder) for folder in dict.fromkeys(found) if folder is not None and "://" not in str(folder)]
+    return here or [Path(trainer.default_root_dir) / "checkpoints"]
+
+
+def goes_on_from(trainer: L.Trainer) -> str:
+    """From which checkpoint the run can go on, in words."""
+    newest = newest_checkpoint(checkpoint_folders(trainer), resumable=True)
+    header = read_header(newest) if newest is not None else None
+    if header is None:
+        return "there is no checkpoint to go on from"
+    return f"go on with --ckpt_path last, from step {header.step}"
 
 
 def _validation_follows(trainer: L.Trainer) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -16,9 +14,7 @@ from grpo_lightning import ranks
 from grpo_lightning.callbacks.checkpoint import (
     RolloutBoundary,
     RunCheckpoint,
-    checkpoint_folders,
-    newest_checkpoint,
-    read_header,
+    goes_on_from,
 )
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.errors import UserError
@@ -61,21 +57,26 @@ class StopOnSignal(L.Callback):
         self._interruption: Interruption | None = None
         self._stepping = False
         """True from a rollout's first optimizer step to its end: weights and progress do not belong together."""
+        self._first = True
+        self._together = False
+        """True once every rank ends the run, at the same place."""
+        self._saved_at = ""
 
     @property
     def exit_code(self) -> int:
-        """Of the command; ranks that another one started end with 0, which their starter does not take for a fault."""
-        ends_in_time = self.asked in NAMES and os.environ.get("LOCAL_RANK", "0") == "0"
-        return 128 + self.asked if ends_in_time else 0
+        """Of the command; all ranks but the first end with 0, which their starter does not take for a fault."""
+        return 128 + self.asked if self.asked in NAMES and self._first else 0
 
     def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
-        self._interruption = Interruption(grace_seconds=self.grace_seconds, newest=lambda: _goes_on_from(trainer))
+        self._first = trainer.is_global_zero
+        self._interruption = Interruption(grace_seconds=self.grace_seconds, newest=lambda: goes_on_from(trainer))
         self._interruption.begin()
 
     def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         self._look()
         if self.asked in NAMES:
-            raise Interrupted(self.asked)  # on all ranks, before anything of this rollout is done
+            self._together = True  # on all ranks, before anything of this rollout is done
+            raise Interrupted(self.asked)
         self._may_give_up(trainer)
 
     def on_before_optimizer_step(self, *args: Any) -> None:
@@ -108,12 +109,26 @@ class StopOnSignal(L.Callback):
         """Save what is whole: the rollout was given up, or this rank found another one gone that was to end too."""
         if self._interruption is None:
             return
-        self._interruption.end()
-        ends, boundary = self._interruption.signum, _boundary(trainer)
-        if ends and (self.asked or ranks.rank() == 0):
-            if boundary is not None and not self._stepping:
-                boundary.save(trainer, together=bool(self.asked))
-            log.info("stopping by %s; %s", NAMES[ends], _goes_on_from(trainer))
+        self._must_not_give_up()
+        signum, boundary = self._interruption.signum or self.asked * self._together, _boundary(trainer)
+        try:
+            if signum and (self._together or ranks.rank() == 0):
+                if boundary is not None and not self._stepping:
+                    boundary.save(trainer, together=self._together)
+                if ranks.rank() == 0:
+                    log.info("stopping by %s; %s", NAMES[signum], goes_on_from(trainer))
+        finally:
+            self._interruption.end()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not self.asked or not trainer.is_global_zero:
+            return
+        name, step = NAMES.get(self.asked, "SIGUSR1"), trainer.global_step
+        if not any(isinstance(callback, ModelCheckpoint) for callback in trainer.callbacks):
+            log.warning("stopping by %s after step %d without a checkpoint: none is wanted", name, step)
+        else:  # what is there: a full disk may have refused the last one
+            whence = f"go on with --ckpt_path {self._saved_at}" if "://" in self._saved_at else goes_on_from(trainer)
+            log.info("stopping by %s after step %d; %s", name, step, whence)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if self._interruption is not None:
@@ -143,34 +158,22 @@ class StopOnSignal(L.Callback):
         for callback in trainer.callbacks:
             if isinstance(callback, ExportCallback):
                 callback.folder = None
-        name = NAMES.get(self.asked, "SIGUSR1")
         checkpoints = [callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint)]
-        if not checkpoints:
-            log.warning("stopping by %s after step %d without a checkpoint: none is wanted", name, trainer.global_step)
-            return
-        if not any(isinstance(checkpoint, RunCheckpoint) for checkpoint in checkpoints):
-            _save(trainer, checkpoints)
-        log.info("stopping by %s after step %d; go on with --ckpt_path last", name, trainer.global_step)
+        if checkpoints and not any(isinstance(checkpoint, RunCheckpoint) for checkpoint in checkpoints):
+            self._saved_at = _save(trainer, checkpoints)
 
 
 def _boundary(trainer: L.Trainer) -> RolloutBoundary | None:
     return next((callback for callback in trainer.callbacks if isinstance(callback, RolloutBoundary)), None)
 
 
-def _goes_on_from(trainer: L.Trainer) -> str:
-    """From which checkpoint, in words."""
-    newest = newest_checkpoint(checkpoint_folders(trainer), resumable=True)
-    header = read_header(newest) if newest is not None else None
-    if header is None:
-        return "there is no checkpoint to go on from"
-    return f"go on with --ckpt_path last, from step {header.step}"
-
-
-def _save(trainer: L.Trainer, checkpoints: list[ModelCheckpoint]) -> None:
-    """Where only the user's own checkpoints are written, none of which may be due now."""
+def _save(trainer: L.Trainer, checkpoints: list[ModelCheckpoint]) -> str:
+    """Where only the user's own checkpoints are written, none of which may be due now; returns its file."""
     for checkpoint in checkpoints:
         # At the end of the epoch, which is cut short, they would save the epoch's other prompts as done.
         checkpoint._save_on_train_epoch_end, checkpoint.save_last = False, None
     folder = checkpoints[0].dirpath
     assert folder is not None
-    trainer.save_checkpoint(Path(folder) / f"last-step{trainer.global_step}.ckpt")
+    place = f"{str(folder).rstrip('/')}/last-step{trainer.global_step}.ckpt"  # no path: it may lie on another machine
+    trainer.save_checkpoint(place)
+    return place

@@ -6,6 +6,7 @@ Each life of a run is forked from a process that has imported everything, so tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import multiprocessing
 import os
@@ -174,7 +175,7 @@ class Chain:
         save = Deadly(self.random.uniform(0, 1.3), after=self.random.randint(1, 2)) if "saving" in kind else None
         life = begin(self.config, *self._last(start), ranks=self.ranks, save=save)
         if save is None:
-            self._wait(life, lambda: self.newest() > start)
+            wait(life, lambda: self.newest() > start)
             time.sleep(self.random.uniform(0, 0.08))
         before, since = self.newest(), time.monotonic()
         if kind == "full disk":
@@ -187,6 +188,8 @@ class Chain:
         after, seconds = self.newest(), time.monotonic() - since
         self.struck.append({"kind": kind, "step": after, "code": code, "seconds": round(seconds, 1)})
         assert code == CODES[kind], f"{kind}: code {code}\n{life.log.read_text()[-4000:]}"
+        if kind in ("SIGTERM", "Ctrl-C"):  # or their starter would kill the first, which may still save
+            assert [rank.exitcode for rank in life.ranks[1:]] == [0] * (self.ranks - 1), life.log.read_text()[-4000:]
         assert after >= before, f"{kind}: {before} was there, {after} is\n{life.log.read_text()[-4000:]}"
 
     def _fill(self, life: Life) -> None:
@@ -197,7 +200,7 @@ class Chain:
             assert not life.over, life.log.read_text()[-4000:]  # it trains on
             assert there <= self.newest() <= there + 1  # one may have been written already, and is renamed
         there = self.newest()
-        self._wait(life, lambda: self.newest() > there)
+        wait(life, lambda: self.newest() > there)
 
     def finish(self) -> None:
         """Go on to the end."""
@@ -213,12 +216,14 @@ class Chain:
     def _last(self, step: int) -> list[str]:
         return ["--ckpt_path=last"] if step else []
 
-    def _wait(self, life: Life, until: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:
-        end = time.monotonic() + seconds
-        while not until():
-            assert time.monotonic() < end, life.log.read_text()[-4000:]
-            assert not life.over, f"it ended by itself\n{life.log.read_text()[-4000:]}"
-            time.sleep(0.01)
+
+def wait(life: Life, until: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:
+    """Until it is so, in a run that goes on."""
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, life.log.read_text()[-4000:]
+        assert not life.over, f"it ended by itself\n{life.log.read_text()[-4000:]}"
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -286,6 +291,25 @@ class Mortal:
 
     def flush(self) -> None:
         self.file.flush()
+
+
+def slowly(content: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint that takes its time."""
+    time.sleep(1)
+    write(content, path)
+
+
+class Refused:
+    """Writes so many checkpoints; then the disk is full."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self, content: dict[str, Any], path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(content, path)
 
 
 class Pace(L.Callback):

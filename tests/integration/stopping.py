@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,26 @@ class Announce(L.Callback):
     def on_validation_start(self, trainer: L.Trainer, *args: Any) -> None:
         if trainer.global_step == self.step and self.validating:
             signal.raise_signal(signal.SIGUSR1)
+
+
+class Terminate(L.Callback):
+    """Sends the first rank SIGTERM after a step, before the next rollout, or in the rollout that takes that step."""
+
+    def __init__(self, step: int, stepping: bool = False) -> None:
+        self.step, self.stepping = step, stepping
+
+    def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step == self.step and not self.stepping:
+            self._send(trainer)
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, *args: Any) -> None:
+        if trainer.global_step + 1 == self.step and self.stepping:
+            self._send(trainer)
+
+    def _send(self, trainer: L.Trainer) -> None:
+        if trainer.is_global_zero:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)  # until it is known
 
 
 class LoseWandb(L.Callback):

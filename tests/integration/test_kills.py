@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from grpo_lightning.callbacks.checkpoint import read_header
+from grpo_lightning.interruption import SAME_SECONDS
 from tests.integration.command_line import grpo, rows
-from tests.integration.kills import KINDS, Chain, begin, steps_to_strike
+from tests.integration.kills import KINDS, Chain, Life, Refused, begin, slowly, steps_to_strike, wait
 from tests.integration.resuming import differences
 
 pytestmark = pytest.mark.integration
@@ -49,44 +51,99 @@ def slow(tiny: Path, folder: Path, grace: float) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_rollout_that_takes_too_long_is_given_up_and_the_one_before_is_saved(
-    tiny: Path, tmp_path: Path, straight: dict[int, Path], ranks: int
+    tiny: Path, tmp_path: Path, straight: dict[int, Path]
 ) -> None:
-    config = slow(tiny, tmp_path / "run", grace=3)
-    life = begin(config, ranks=ranks)
-    chain = Chain(config, ranks=ranks, seed=0)
-    chain._wait(life, lambda: (tmp_path / "run" / "metrics.csv").exists() and len(rows(tmp_path / "run")) == 2)
-    time.sleep(0.3)
+    """On one rank and on two, at the same time; each gets the signal twice at once, as from coreutils' ``timeout``."""
+    configs = {ranks: slow(tiny, tmp_path / str(ranks), grace=3) for ranks in (1, 2)}
+    lives = {ranks: begin(config, ranks=ranks) for ranks, config in configs.items()}
+    for life in lives.values():
+        _samples_for_long(life)
     since = time.monotonic()
-    life.signal(signal.SIGTERM)
-    assert life.end() == 143, life.log.read_text()
-    assert time.monotonic() - since < 5
-    said = life.log.read_text()
-    assert said.count("SIGTERM: stopping after this rollout, in 3 s at most") == 1
-    assert "go on with --ckpt_path last, from step 2" in said
-    assert "Traceback" not in said
-    assert chain.newest() == 2
-    del config["rollout"]["engine"]
-    config = steps_to_strike(tiny, tmp_path / "run", trainer__callbacks=[])
-    assert begin(config, "--ckpt_path=last", ranks=ranks).end(300) == 0
-    found = differences(straight[ranks], tmp_path / "run")
-    assert found == []
+    for life in [*lives.values(), *lives.values()]:
+        life.signal(signal.SIGTERM)
+    for ranks, life in lives.items():
+        assert life.end() == 143, life.log.read_text()
+        assert time.monotonic() - since < 5
+        said = life.log.read_text()
+        assert said.count("SIGTERM: stopping after this rollout, in 3 s at most") == 1
+        assert "go on with --ckpt_path last, from step 2" in said
+        assert "Traceback" not in said
+        assert Chain(configs[ranks], ranks=ranks, seed=0).newest() == 2
+    for ranks in lives:
+        config = steps_to_strike(tiny, tmp_path / str(ranks), trainer__callbacks=[])
+        lives[ranks] = begin(config, "--ckpt_path=last", ranks=ranks)
+    for ranks, life in lives.items():
+        assert life.end(300) == 0
+        assert differences(straight[ranks], tmp_path / str(ranks)) == []
+
+
+def _samples_for_long(life: Life) -> None:
+    run = life.log.with_suffix("")
+    wait(life, lambda: (run / "metrics.csv").exists() and len(rows(run)) == 2)
+    time.sleep(0.3)
 
 
 def test_a_second_ctrl_c_ends_a_run_at_once(tiny: Path, tmp_path: Path) -> None:
     life = begin(slow(tiny, tmp_path / "run", grace=60))
-    chain = Chain(slow(tiny, tmp_path / "run", grace=60), ranks=1, seed=0)
-    chain._wait(life, lambda: (tmp_path / "run" / "metrics.csv").exists() and len(rows(tmp_path / "run")) == 2)
-    time.sleep(0.3)
+    _samples_for_long(life)
     life.signal(signal.SIGINT)
-    time.sleep(0.3)
+    wait(life, lambda: "Ctrl-C: stopping after this rollout" in life.log.read_text())
+    time.sleep(SAME_SECONDS + 0.05)
     assert not life.over
     since = time.monotonic()
     life.signal(signal.SIGINT)
     assert life.end() == 130
     assert time.monotonic() - since < 3
     assert "stopped: by Ctrl-C; ended at once; there is no checkpoint to go on from" in life.log.read_text()
+
+
+def terminated(tiny: Path, folder: Path, *, own: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """A run of which the first rank gets SIGTERM after the third step or in it."""
+    stop = {"class_path": "tests.integration.stopping.Terminate", "init_args": {"step": 3, **options}}
+    return steps_to_strike(tiny, folder, trainer__callbacks=[own, stop])
+
+
+def saves(every: int) -> dict[str, Any]:
+    return {
+        "class_path": "grpo_lightning.callbacks.checkpoint.RunCheckpoint",
+        "init_args": {"every_n_rollouts": every},
+    }
+
+
+def test_the_others_wait_until_the_first_rank_has_saved_one_file(tiny: Path, tmp_path: Path) -> None:
+    """Between two rollouts; they have no signal of their own, and what started them would take them for failed."""
+    life = begin(terminated(tiny, tmp_path / "run", own=saves(2)), ranks=2, save=slowly)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    life.ranks[1].join(60)
+    there = (checkpoints / "step3.ckpt").exists()
+    assert life.end() == 143, life.log.read_text()
+    assert there, "the second rank had gone before"
+    assert life.ranks[1].exitcode == 0
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["last.ckpt", "step3.ckpt"]
+    header = read_header(checkpoints / "step3.ckpt")
+    assert header is not None
+    (state,) = (state for state in header.callbacks.values() if "best_model_path" in state)
+    assert [Path(state[name]).name for name in ("best_model_path", "last_model_path")] == ["step3.ckpt", "last.ckpt"]
+
+
+def test_what_a_run_really_goes_on_from(tiny: Path, tmp_path: Path) -> None:
+    """Its last checkpoint is refused by the disk, where a signal ends it and where it ends; or would lie elsewhere."""
+    remote = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": {"dirpath": "memory://x"}}
+    ends = steps_to_strike(tiny, tmp_path / "ended", trainer__callbacks=[saves(1)], trainer__max_steps=3)
+    lives = {
+        "stopped": begin(terminated(tiny, tmp_path / "stopped", own=saves(1), stepping=True), save=Refused(2)),
+        "ended": begin(ends, save=Refused(2)),
+        "remote": begin(terminated(tiny, tmp_path / "remote", own=remote)),
+    }
+    codes = {name: life.end() for name, life in lives.items()}
+    said = {name: life.log.read_text() for name, life in lives.items()}
+    assert codes == {"stopped": 143, "ended": 1, "remote": 143}, said
+    assert "stopping by SIGTERM after step 3; go on with --ckpt_path last, from step 2" in said["stopped"]
+    lost = "WARNING: the run ends after step 3 without its last checkpoint, which could not be written; go on with"
+    assert f"{lost} --ckpt_path last, from step 2" in said["ended"]
+    assert "stopping by SIGTERM; go on with --ckpt_path last, from step 3" in said["remote"]
+    assert "Traceback" not in said["remote"]
 
 
 def test_the_second_rank_fails_in_its_data(tiny: Path, tmp_path: Path) -> None:

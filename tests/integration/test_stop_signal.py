@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 
@@ -86,6 +87,14 @@ def test_with_checkpoints_of_the_users_own(tiny: Path, tmp_path: Path, capsys: p
     fit(capsys, part)
     assert [path.name for path in (tmp_path / "part" / "checkpoints").iterdir()] == ["last-step2.ckpt"]
     assert_goes_on(capsys, whole, part)
+
+
+def test_with_checkpoints_on_another_machine(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"class_path": MODEL_CHECKPOINT, "init_args": {"dirpath": f"memory://{tmp_path.name}"}}
+    said = fit(capsys, grpo(tiny, tmp_path / "run", trainer__callbacks=[own, announce(2)], trainer__max_steps=-1)).err
+    place = f"memory://{tmp_path.name}/last-step2.ckpt"
+    assert f"stopping by SIGUSR1 after step 2; go on with --ckpt_path {place}" in said
+    assert fsspec.filesystem("memory").size(place) > 1000
 
 
 def test_without_checkpoints(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kills import KINDS, Chain, Life, begin, steps_to_strike
+from tests.integration.kills import KINDS, Chain, Life, begin, steps_to_strike, wait
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 
@@ -81,11 +81,11 @@ class OnSmallDisk(Chain):
         ballast.unlink()
         assert self.newest() >= there
         there = self.newest()
-        self._wait(life, lambda: self.newest() > there)
+        wait(life, lambda: self.newest() > there)
 
     def _wait_a_while(self, life: Life) -> None:
         with contextlib.suppress(AssertionError):
-            self._wait(life, lambda: "could not be written" in life.log.read_text(), seconds=2)
+            wait(life, lambda: "could not be written" in life.log.read_text(), seconds=2)
         assert not life.over, life.log.read_text()[-4000:]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -78,6 +79,21 @@ def test_a_process_alone_lets_a_bug_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SystemExit) as stop:
         processes.fail(UserError("a"))
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(("number", "code"), [("0", 143), ("1", 0)])
+def test_ranks_that_follow_end_without_a_fault(monkeypatch: pytest.MonkeyPatch, number: str, code: int) -> None:
+    """What started them would kill the first one, which may still write the checkpoint."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setenv("SLURM_PROCID", number)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended: list[int] = []
+    monkeypatch.setattr(processes, "end", ended.append)
+    for error, expected in ((Interrupted(signal.SIGTERM), code), (SIGTERMException(), 143)):
+        with contextlib.suppress(SystemExit):  # where the stand-in for the end comes back
+            processes.fail(error)
+        assert ended.pop() == expected
 
 
 def test_a_trainer_for_other_ranks_than_were_started(monkeypatch: pytest.MonkeyPatch) -> None:
