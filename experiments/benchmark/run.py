@@ -46,7 +46,7 @@ def main() -> None:
         }
         job = base_job(name, model, recording)
         found |= {"commit": job.commit, "runs": compare(name, job, repeats=arguments.repeats)}
-        record["workloads"][name] = found
+        record["workloads"] = dict(sorted((record["workloads"] | {name: found}).items()))
         RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     from experiments.benchmark.report import write
 
