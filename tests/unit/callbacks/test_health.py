@@ -77,6 +77,14 @@ def test_it_is_told_once_when_a_whole_window_shows_it(case: str, caplog: pytest.
     assert len(caplog.messages) == 1
 
 
+def test_less_than_a_window_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    health = HealthCallback(window=4)
+    see(health, 3, entropy=0.001)
+    assert caplog.messages == []
+    see(health, 1, entropy=0.001)
+    assert "0.001 nats a token over the last 4 rollouts" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
