@@ -23,6 +23,7 @@ from experiments.plots import Panel, draw
 from experiments.sweep import Run, read_run
 from grpo_lightning.data.arithmetic import is_step_by_step
 from grpo_lightning.evaluation import wilson_interval
+from grpo_lightning.records import read_records
 from grpo_lightning.report.command import write_report
 
 ENGINES = {"vllm": "grpo_lightning.engines.VLLMEngine", "transformers": "grpo_lightning.engines.TransformersEngine"}
@@ -57,12 +58,11 @@ def main() -> None:
 
 def compare(run: Path, seed: int) -> dict[str, Any]:
     """First and last evaluation of a run, side by side."""
-    evaluations = [json.loads(line) for line in (run / "evaluations.jsonl").read_text("utf-8").splitlines()]
+    evaluations = read_records(run / "evaluations.jsonl")
     stages = {"before": evaluations[0], "after": evaluations[-1]}
     results: dict[str, Any] = {"seed": seed, "problems": int(evaluations[0]["problems"])}
     for stage, evaluation in stages.items():
-        path = run / "samples" / f"val_running_totals_step{evaluation['step']:06d}.jsonl"
-        answers = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        answers = read_records(run / "samples" / f"val_running_totals_step{evaluation['step']:06d}.jsonl")
         greedy = [a for a in answers if a["greedy"]]
         sampled = [a for a in answers if not a["greedy"]]
         results[stage] = {
