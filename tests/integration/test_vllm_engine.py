@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from grpo_lightning.engines.base import ModelSpec, Sampling
+from grpo_lightning.engines.failures import ReportedEngine
 from grpo_lightning.engines.skeleton import WeightsMismatchError
 from grpo_lightning.engines.transformers import TransformersEngine
 from grpo_lightning.engines.vllm import VLLMEngine
+from grpo_lightning.errors import RunStopped
 from tests.unit.engines.tiny_models import force_token, largest_gap, save_model, scramble, token_ids
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm]
@@ -230,7 +232,8 @@ def test_a_crash_is_reported_as_the_samplers(case, monkeypatch):
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(case.engine._llm.llm_engine, "step", crash)
-    with pytest.raises(RuntimeError, match=r"the sampler \(vLLM\) failed to generate: RuntimeError: no kernel"):
+    monkeypatch.setattr(case, "engine", ReportedEngine(case.engine))
+    with pytest.raises(RunStopped, match=r"the sampler \(VLLMEngine\) failed to generate: RuntimeError: no kernel"):
         case.generate()
     monkeypatch.undo()
     case.sync()
