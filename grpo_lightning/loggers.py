@@ -33,8 +33,10 @@ class MetricsCSV(Logger):
     def __init__(self, save_dir: str) -> None:
         super().__init__()
         self._save_dir = save_dir
-        self._rows: dict[int, dict[str, Any]] | None = None
         self._columns: list[str] = []
+        self._last: int | None = None
+        # Only these are in memory: a run of a million steps must not hold as many rows.
+        self._unwritten: dict[int, dict[str, Any]] = {}
         self._disk = Outlived("metrics.csv cannot be written", consequence="its rows are kept, and tried again")
 
     @property
@@ -63,51 +65,57 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Add figures to the row of ``step``."""
-        if self._rows is None:
-            self._read()
-        assert self._rows is not None and step is not None
-        new_row, new_columns = step not in self._rows, [name for name in metrics if name not in self._columns]
-        self._rows.setdefault(step, {"step": step}).update(metrics)
-        self._columns += new_columns
+        assert step is not None
+        if self._last is None:
+            self._last = max(self._read(), default=-1)
+        new_columns = [name for name in metrics if name not in self._columns]
         # Appending is enough, unless an earlier row or the header has changed, or half a row was written.
-        append = new_row and not new_columns and not self._disk.failing
+        append = step > self._last and not new_columns and not self._unwritten
+        self._unwritten.setdefault(step, {"step": step}).update(metrics)
+        self._columns += new_columns
+        self._last = max(self._last, step)
         with self._disk():
             if append and self.path.exists():
                 with self.path.open("a", newline="", encoding="utf-8") as file:
-                    csv.DictWriter(file, self._columns).writerow(self._rows[step])
+                    csv.DictWriter(file, self._columns).writerow(self._unwritten[step])
             else:
-                self._rewrite()
+                rows = self._read()
+                for number, row in self._unwritten.items():
+                    rows.setdefault(number, {}).update(row)
+                self._rewrite(rows)
+            self._unwritten.clear()
 
     @rank_zero_only
     def forget_after(self, step: int) -> bool:
         """Drop the rows after ``step``, where a resumed run goes on; False if there are none."""
-        self._read()
-        assert self._rows is not None
-        kept = {number: row for number, row in self._rows.items() if number <= step}
-        if len(kept) == len(self._rows):
-            return False
-        self._rows = kept
-        self._rewrite()
-        return True
+        rows = self._read()
+        kept = {number: row for number, row in rows.items() if number <= step}
+        self._last = max(kept, default=-1)
+        if len(kept) < len(rows):
+            self._rewrite(kept)
+        return len(kept) < len(rows)
 
-    def _read(self) -> None:
-        self._rows, self._columns = {}, ["step"]
-        if self.path.exists():
-            with self.path.open(newline="", encoding="utf-8") as file:
-                text = file.read()
-            whole = text[: text.rfind("\n") + 1]
-            reader = csv.DictReader(io.StringIO(whole, newline=""))
-            self._columns = list(reader.fieldnames or ["step"])
-            self._rows = {int(row["step"]): dict(row) for row in reader}
-            if len(whole) < len(text):  # a run that was killed may have left half a line
-                self._rewrite()
+    def _read(self) -> dict[int, dict[str, Any]]:
+        """Rows of the file by step. Mends it if a run that was killed, or a full disk, has left half a line."""
+        if not self.path.exists():
+            self._columns = self._columns or ["step"]
+            return {}
+        with self.path.open(newline="", encoding="utf-8") as file:
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(io.StringIO(whole, newline=""))
+        there = list(reader.fieldnames or ["step"])
+        self._columns = there + [name for name in self._columns if name not in there]
+        rows = {int(row["step"]): dict(row) for row in reader}
+        if len(whole) < len(text):
+            self._rewrite(rows)
+        return rows
 
-    def _rewrite(self) -> None:
-        assert self._rows is not None
+    def _rewrite(self, rows: dict[int, dict[str, Any]]) -> None:
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, self._columns)
         writer.writeheader()
-        writer.writerows(self._rows.values())
+        writer.writerows(rows.values())
         with replacing(self.path) as file:
             file.write(text.getvalue().encode())
 

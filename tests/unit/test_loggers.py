@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_a_resumed_run_goes_on_in_the_file(tmp_path: Path) -> None:
     resumed.log_metrics({"loss": 9.0}, step=3)
     assert resumed.path.read_text() == "step,loss\n1,1.0\n2,2.0\n3,9.0\n"
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def test_rows_of_a_long_run_are_not_held(tmp_path: Path) -> None:
+    logger = MetricsCSV(str(tmp_path))
+    tracemalloc.start()
+    held = []
+    for step in range(3000):
+        logger.log_metrics({f"figure {number}": step + number / 7 for number in range(20)}, step=step)
+        if step % 1000 == 999:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert held[-1] - held[0] < 20_000  # bytes; 2,000 rows would take more than 2 MB
 
 
 def test_half_a_line_of_a_killed_run_is_no_row(tmp_path: Path) -> None:
@@ -96,11 +109,10 @@ def test_rows_that_a_full_disk_refused_are_written_with_the_next(
 
     with monkeypatch.context() as full:
         full.setattr(loggers, "replacing", refuse)
-        for step in (2, 3):
-            logger.log_metrics({"loss": float(step)}, step=step)
-    assert whole.read_text() == "step,loss\n1,1.0\n"
-    logger.path.unlink()
-    whole.rename(logger.path)
+        logger.log_metrics({"loss": 2.0}, step=2)
+        whole.replace(logger.path)
+        logger.log_metrics({"loss": 3.0}, step=3)
+    assert logger.path.read_text() == "step,loss\n1,1.0\n"
     with logger.path.open("a") as file:
         file.write("2,")  # what the disk had still taken
     logger.log_metrics({"loss": 4.0}, step=4)
