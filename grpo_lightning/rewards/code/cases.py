@@ -126,7 +126,7 @@ def _call_case(name: str, given: Any, expected: Any) -> Case:
     if not name.isidentifier():
         raise ValueError(f"fn_name {name!r} is no name of a function")
     if isinstance(given, str):
-        given = [json.loads(line) for line in given.splitlines() if line.strip()]
+        given = [json.loads(line) for line in given.split("\n") if line.strip()]
         expected = json.loads(expected) if isinstance(expected, str) else expected
     if not isinstance(given, list):
         raise ValueError(f"inputs of {name} are {type(given).__name__}, not lists of arguments")

@@ -60,6 +60,14 @@ def test_rows_are_put_together_by_prompt_again() -> None:
     assert trained_groups(rollout(updates=2, keep=[False, True, False, False])) == [Group(3, (2,))]
 
 
+def test_a_row_that_only_keeps_a_rank_in_step_is_not_counted() -> None:
+    of_two_ranks = rollout()
+    for batch in of_two_ranks.windows[0].micro_batches:
+        batch.loss_weights[batch.completion_numbers == 3] = 0.0
+    groups = {(group.prompt, tuple(sorted(group.completions))) for group in trained_groups(of_two_ranks)}
+    assert groups == {(3, (1, 2)), (5, (4,))}
+
+
 def test_needed_operations() -> None:
     shape = Shape.of(CONFIG)
     groups = [Group(prompt, tuple(lengths)) for prompt, lengths in zip(PROMPTS, LENGTHS, strict=True)]

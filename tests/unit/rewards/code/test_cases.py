@@ -42,6 +42,8 @@ def test_calls():
 
 
 def test_calls_with_json_lines():
+    (case,) = cases_of([{"func_name": "f", "input": '"a\u2028b"', "output": "1"}])
+    assert case.source.endswith("(*['a\\u2028b']))")  # not the end of a line of JSON
     (case,) = cases_of([{"func_name": "f", "input": "[1, 2]\n\n3", "output": "[4.0]"}])
     assert case.source.endswith("(*[[1, 2], 3]))")
     assert case.holds(b'[0, true, ["list", [4.0000001]]]\ndone')
