@@ -42,7 +42,7 @@ class Shape(NamedTuple):
 SHAPES = {
     "W2": Shape(4_800, 384, 32_768, 1),
     "Qwen": Shape(4_096, 1_024, 151_936, 1),
-    "quickstart": Shape(8_000, 128, 53, 30),
+    "quickstart": Shape(8_000, 128, 49, 30),
 }
 GROWTH = {f"vocabulary {v:,}": Shape(2_048, 256, v, 1) for v in (16_384, 32_768, 65_536, 131_072)}
 DTYPES, FORMS = ("float32", "bfloat16"), ("plain", "blocks")
