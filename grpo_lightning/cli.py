@@ -36,10 +36,11 @@ from grpo_lightning.callbacks.samples import SamplesCallback
 from grpo_lightning.callbacks.stop_signal import StopOnSignal
 from grpo_lightning.callbacks.throughput import ThroughputCallback
 from grpo_lightning.checkpoint_files import CheckpointFiles
-from grpo_lightning.cli_classes import keep_no_arguments_of_another_objective, misplaced_nulls
+from grpo_lightning.cli_classes import check_learning_rates, keep_no_arguments_of_another_objective, misplaced_nulls
 from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError, in_one_line
+from grpo_lightning.files import put_back
 from grpo_lightning.loggers import MetricsCSV, TensorBoard, outlived
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.processes import check_launch, end_soon_after_sigterm, stop_by_sigterm
@@ -117,6 +118,7 @@ class GRPOCommandLine(LightningCLI):
     def before_instantiate_classes(self) -> None:
         for flag in misplaced_nulls(self.config[self.subcommand]):
             raise UserError(f"{flag} null: it needs a value; leave it out for its default")
+        check_learning_rates(self.config[self.subcommand]["model"], self.parser._words)
         trainer = self.config[self.subcommand]["trainer"]
         for flag, ours in NOT_OURS.items():
             default = inspect.signature(L.Trainer).parameters[flag].default
@@ -225,6 +227,7 @@ class GRPOCommandLine(LightningCLI):
         if given in (None, NAMED_CHECKPOINT) or "://" in given:
             return None
         path, remedy = Path(given), f"give a checkpoint, or {NAMED_CHECKPOINT!r} for the run folder's newest"
+        put_back(path.parent)
         if given == "best" and not path.exists():
             raise UserError(f"--ckpt_path {given}: only the run that is going on knows which that is; {remedy}")
         if not path.exists():

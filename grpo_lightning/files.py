@@ -6,13 +6,15 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 log = logging.getLogger(__name__)
 DRAFT = ".grpo-partial"
 """Ends the name of what is being written; nothing reads it, and the next start removes it."""
+BEFORE = f".before{DRAFT}"
+"""Ends the name of what a new folder takes the place of: still whole, as the new one is, until the place is taken."""
 
 
 def draft_of(path: Path) -> Path:
@@ -40,11 +42,44 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def take_place(draft: Path, path: Path) -> None:
-    """Rename ``draft``, which is on disk, to ``path``, and have the disk know of it."""
-    if path.is_dir() or draft.is_dir():
-        discard(path)  # a renaming takes the place of a file alone
-    draft.replace(path)
+    """Rename ``draft``, which is on disk, to ``path``, and have the disk know of it.
+
+    A renaming takes the place of a file alone. Where a folder is involved, what is there is renamed first, and removed
+    last; a kill in between leaves the place empty, and ``put_back`` fills it.
+    """
+    before = path.with_name(path.name + BEFORE)
+    aside = os.path.lexists(path) and (path.is_dir() or draft.is_dir())
+    if aside:
+        discard(before)
+        path.rename(before)
+    try:
+        draft.replace(path)
+    except OSError:
+        if aside:
+            before.rename(path)
+        raise
     on_disk(path.parent)
+    if aside:
+        _remove(before)
+
+
+def put_back(folder: Path) -> bool:
+    """Fill the places in ``folder`` that a kill has left empty: with the new content, or else with the old.
+
+    Other processes may do so at the same time.
+
+    Returns:
+        False if one is still empty.
+    """
+    empty = False
+    for before in folder.glob(f"*{BEFORE}"):
+        path = before.with_name(before.name.removesuffix(BEFORE))
+        for whole in (draft_of(path), before):
+            if not os.path.lexists(path):
+                with suppress(OSError):
+                    whole.rename(path)
+        empty |= not os.path.lexists(path)
+    return not empty
 
 
 def on_disk(path: Path) -> None:
@@ -72,12 +107,19 @@ def discard(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the drafts that a killed run has left in ``folder``."""
+    """Remove the drafts that a killed run has left in ``folder``, after ``put_back``."""
+    if not put_back(folder):
+        log.warning("%s: what a killed run has left there cannot be renamed", folder)
+        return
     for path in folder.glob(f"*{DRAFT}"):
-        try:
-            discard(path)
-        except OSError as error:
-            log.warning("%s, left by a run that was killed, cannot be removed: %s", path, error.strerror)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        discard(path)
+    except OSError as error:
+        log.warning("%s, which is not needed any more, cannot be removed: %s", path, error.strerror)
 
 
 class Outlived:

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.trainer import call
 
-from grpo_lightning.files import discard, draft_of, said
+from grpo_lightning.files import discard, draft_of, put_back, said
 from grpo_lightning.strategies import METADATA
 
 log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ def read_header(path: Path, *, weights_only: bool = True) -> CheckpointHeader | 
     )
 
 
-def newest_checkpoint(folders: Iterable[Path], *, resumable: bool, weights_only: bool = True) -> Path | None:
+def newest_checkpoint(folders: Sequence[Path], *, resumable: bool, weights_only: bool = True) -> Path | None:
     """The complete checkpoint with the most optimizer steps behind it; None if there is none.
 
     What a file says of itself decides: times of files are those of copies, and of clocks that disagree.
@@ -250,6 +250,8 @@ def newest_checkpoint(folders: Iterable[Path], *, resumable: bool, weights_only:
         resumable: prefer those that a run can go on from, however old.
         weights_only: see ``read_header``.
     """
+    for folder in folders:
+        put_back(folder)
     # A link may name a file that is gone.
     paths = [path for folder in folders for path in folder.glob("*.ckpt") if path.exists()]
     headers = [(read_header(path, weights_only=weights_only), path) for path in paths]

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from grpo_lightning.data.tiny_model import build_tiny_model
+from grpo_lightning.files import BEFORE
 from tests.integration.command_line import (
     REPOSITORY,
     VLLM,
@@ -412,6 +413,10 @@ def test_the_configuration_wins_over_the_checkpoint(
 
 
 def test_last_finds_the_newest_checkpoint(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even if a kill came while a new folder was about to take its place."""
+    checkpoints = resumable / "checkpoints"
+    (checkpoints / "last.ckpt").unlink()
+    (checkpoints / "step=4.ckpt").rename(checkpoints / f"step=4.ckpt{BEFORE}")
     arguments = ["--config", str(resumable / "config.yaml"), "--trainer.max_steps=5", "--trainer.max_epochs=2"]
     outcome = run(capsys, "fit", *arguments, "--ckpt_path=last")
     assert outcome.code == 0, outcome.err
@@ -520,6 +525,7 @@ def test_a_checkpoint_of_weights_alone(tiny: Path, tmp_path: Path, capsys: pytes
     checkpoints = {"class_path": "lightning.pytorch.callbacks.ModelCheckpoint", "init_args": saving}
     fit(capsys, grpo(tiny, tmp_path / "run", trainer__callbacks=[checkpoints]))
     weights = str(tmp_path / "run" / "checkpoints" / "weights.ckpt")
+    Path(weights).rename(f"{weights}{BEFORE}")  # as a kill may leave it
     arguments = ["--config", str(tmp_path / "run" / "config.yaml"), "--ckpt_path", weights]
     outcome = run(capsys, "fit", *arguments)
     assert f"--ckpt_path {weights}: holds weights alone" in outcome.mistake

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from grpo_lightning import files
-from grpo_lightning.files import DRAFT, Outlived, discard, replacing, sweep, take_place
+from grpo_lightning.files import BEFORE, DRAFT, Outlived, discard, put_back, replacing, sweep, take_place
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -58,6 +59,62 @@ def test_a_folder_in_the_place_of_another_and_of_a_file(tmp_path: Path) -> None:
         take_place(draft, place)
         assert content(place) == {"shard": "new"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("moment", ["first renaming", "second renaming", "removal"])
+def test_a_folder_whose_taking_of_a_place_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, fault: type[BaseException]
+) -> None:
+    """By a kill: afterwards a whole folder is in the place. Or the system refuses: then the old one is there at once,
+    or the new one if it is the old one that cannot be removed."""
+    draft, place, other = tmp_path / f"last.ckpt{DRAFT}", tmp_path / "last.ckpt", tmp_path / "step1.ckpt"
+    for folder, text in ((draft, "new"), (place, "old")):
+        folder.mkdir()
+        (folder / "shard").write_text(text)
+        (folder / ".metadata").write_text(text)
+    other.write_text("a file")
+
+    def stops(path: Path, *_: object, **options: object) -> None:
+        if moment == "removal":
+            (path / ".metadata").unlink()
+        raise fault
+
+    name = {"first renaming": "rename", "second renaming": "replace"}.get(moment)
+    with monkeypatch.context() as patch:
+        if name is None:
+            patch.setattr(files.shutil, "rmtree", stops)
+        else:
+            patch.setattr(Path, name, stops)
+        with nullcontext() if moment == "removal" and fault is OSError else pytest.raises(fault):
+            take_place(draft, place)
+    killed_between = moment == "second renaming" and fault is KeyboardInterrupt
+    assert place.exists() != killed_between
+    assert put_back(tmp_path)
+    new = killed_between or moment == "removal"
+    assert content(place) == dict.fromkeys(("shard", ".metadata"), "new" if new else "old")
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.ckpt", "step1.ckpt"]
+
+
+def test_an_empty_place_gets_the_old_folder_back_where_the_new_one_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = tmp_path / f"last.ckpt{BEFORE}"
+    before.mkdir()
+    (before / "shard").write_text("old")
+
+    def refused(path: Path, to: Path) -> None:
+        raise OSError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refused)
+        sweep(tmp_path)
+    assert "cannot be renamed" in caplog.text
+    assert content(before) == {"shard": "old"}, "removed, though it is all there is"
+    sweep(tmp_path)
+    assert content(tmp_path / "last.ckpt") == {"shard": "old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_a_folder_that_is_half_removed_has_its_name_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
