@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jsonargparse import _typehints
 
+from grpo_lightning.cli_parser import inside
+from grpo_lightning.errors import UserError
+from grpo_lightning.models.optimizers import DEFAULT_LR
 from grpo_lightning.objectives import Objective
+
+log = logging.getLogger(__name__)
 
 
 def keep_no_arguments_of_another_objective() -> None:
@@ -55,6 +62,35 @@ def misplaced_nulls(config: Any, flag: str = "-") -> Iterator[str]:
     else:
         for name, value in entries.items():
             yield from misplaced_nulls(value, f"--{name}" if flag == "-" else f"{flag}.{name}")
+
+
+def check_learning_rates(model: Any, words: Sequence[str]) -> None:
+    """Tell of an optimizer's own rate that is not the run's (``models.optimizers.chosen_lr`` decides which that is).
+
+    Args:
+        model: the parsed group.
+        words: of the command line.
+
+    Raises:
+        UserError: if ``--model.lr`` and the optimizer's were both chosen and differ.
+    """
+    lr, optimizer = inside(model).get("lr"), inside(model).get("optimizer")
+    own = inside(optimizer).get("lr")
+    if own is None or own == lr:
+        return
+    parameter = parameters_of(named_class(optimizer["class_path"])).get("lr")
+    if parameter is None or own != parameter.default:
+        if lr is not None:
+            raise UserError(
+                f"--model.optimizer.lr {own}: --model.lr is {lr}, and one of them was meant; give the rate as "
+                "--model.lr (null leaves it to the optimizer)"
+            )
+    elif lr is None or any(re.match(r"--model\.(init_args\.)?optimizer\.(init_args\.)?lr\b", word) for word in words):
+        log.warning(
+            "--model.optimizer.lr %s: is the class's default, which counts as not chosen; the run takes %s; give the "
+            "rate as --model.lr",
+            own, DEFAULT_LR if lr is None else lr,
+        )  # fmt: skip
 
 
 def named_class(path: str) -> Any:

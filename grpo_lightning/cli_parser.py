@@ -6,9 +6,10 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -34,6 +35,7 @@ NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
 )
 NONE = re.compile("=None$")
+OPTION = re.compile(r"-c|--?[A-Za-z][\w.+-]*(?==|$)")
 BESIDE = "keys stand beside class_path, where only init_args may stand; move them to init_args"
 TYPES = {
     "int": "a whole number",
@@ -63,6 +65,9 @@ class OneLineParser(LightningArgumentParser):
         self._words = list(sys.argv[1:] if args is None else args)
         if not self.exit_on_error:  # jsonargparse hands an option of a class inside a class on as Python writes it
             self._words = [NONE.sub("=null", word) for word in self._words]
+        else:
+            commands = self._subcommands_action
+            self._words = files_first(self._words, commands.choices if commands is not None else ())
         return super().parse_args(self._words, *more, **kwargs)
 
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Any:
@@ -91,6 +96,35 @@ class OneLineParser(LightningArgumentParser):
             for parser in self._subcommands_action._name_parser_map.values():
                 options += parser._option_string_actions
         return list(dict.fromkeys(options))
+
+
+def files_first(words: Sequence[str], commands: Collection[str]) -> list[str]:
+    """A command line with its files before the options inside them.
+
+    jsonargparse goes from left to right and puts a file over what it has: ``--model.lr 1e-7 --config a.yaml`` would run
+    at the file's rate. First come those of ``--config``, in their order, then those of groups (``--rollout r.yaml``).
+
+    Args:
+        words: of the command line.
+        commands: names of the subcommands; what stands before one stays there.
+    """
+    first = next((i for i, word in enumerate(words) if word in commands), -1) + 1
+    first += next((i for i, word in enumerate(words[first:]) if OPTION.match(word)), 0)
+    options: list[list[str]] = []
+    for word in words[first:]:
+        if OPTION.match(word) or not options:
+            options.append([word])
+        else:
+            options[-1].append(word)
+
+    def rank(option: list[str]) -> int:
+        found = OPTION.match(option[0])
+        name, value = found[0] if found else "", option[0].partition("=")[2] or "".join(option[1:2])
+        if name in ("-c", "--config", "-h", "--help"):
+            return 0
+        return 1 if "." not in name and os.path.isfile(value) else 2
+
+    return [*words[:first], *(word for option in sorted(options, key=rank) for word in option)]
 
 
 def stand_in(content: str, words: Sequence[str]) -> str:

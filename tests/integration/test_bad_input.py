@@ -77,6 +77,10 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--evaluation.min_p=-1", ["--evaluation.min_p -1", "0 keeps all"]),
         ("--evaluation.max_completion_length=0", ["--evaluation.max_completion_length 0"]),
         ("--model.max_grad_norm=0", ["--model.max_grad_norm 0", "null"]),
+        (
+            "--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.5",
+            ["--model.optimizer.lr 0.5: --model.lr is 0.001", "give the rate as --model.lr"],
+        ),
         ("--model.lr_scheduler_type=step", ["--model.lr_scheduler_type step", "cosine"]),
         ("--samples.every_n_rollouts=-1", ["--samples.every_n_rollouts -1"]),
         # Geometry.

@@ -47,6 +47,13 @@ def test_later_files_and_flags_win(tiny: Path, tmp_path: Path, capsys: pytest.Ca
     assert config["model"]["init_args"]["policy"] == str(tiny)
     assert not (tmp_path / "run").exists()
 
+    # Wherever the files stand, and a group's file too.
+    group = written({"group_size": 3, "temperature": 0.5}, tmp_path / "rollout.yaml")
+    words = ["--model.lr=0.25", "--rollout.group_size", "6", "-c", first, "--rollout", group, f"--config={second}"]
+    config = yaml.safe_load(run(capsys, "fit", *words, "--print_config").out)
+    assert (config["rollout"]["group_size"], config["rollout"]["temperature"]) == (6, 0.5)
+    assert config["model"]["init_args"]["lr"] == 0.25
+
 
 def test_every_constructor_argument_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     """The saved configuration lists every argument, so nothing that a run used is left unsaid."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from grpo_lightning.cli_parser import OneLineParser, one_line, stand_in
+from grpo_lightning.cli_parser import OneLineParser, files_first, one_line, stand_in
 
 
 class Shape:
@@ -210,6 +210,30 @@ def test_a_stand_in_is_found_inside_classes_and_touches_nothing_else() -> None:
     assert stand_in(installed, ["--optimizer", "torch.optim.SGD"]) == installed
     assert stand_in(content, ["--model.lr", "1"]) == content
     assert stand_in("a: [", ["--a", "1"]) == "a: ["
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("fit --model.lr 1e-7 --config a.yaml", "fit --config a.yaml --model.lr 1e-7"),
+        ("--config a fit --x.y=1 -c b --x.z -1 -cc --config=d", "--config a fit -c b -cc --config=d --x.y=1 --x.z -1"),
+        (f"fit --a.b 1 --a {__file__} --config c", f"fit --config c --a {__file__} --a.b 1"),
+        (f"fit --a.b=1 --a={__file__} --a.c={__file__}", f"fit --a={__file__} --a.b=1 --a.c={__file__}"),
+        ("fit --a.b 1 --a Class --l+=A --l.x=1 --l+=B", "fit --a.b 1 --a Class --l+=A --l.x=1 --l+=B"),
+        ("fit --config=a stray --x.y 1 --config b", "fit --config=a stray --config b --x.y 1"),
+        ("fit --x.y 1 --help --config c", "fit --help --config c --x.y 1"),
+        ("fit three --x.y 1 --config", "fit three --config --x.y 1"),
+        ("fit", "fit"),
+    ],
+)
+def test_files_come_before_options(words: str, expected: str) -> None:
+    assert files_first(words.split(), ["fit"]) == expected.split()
+
+
+def test_an_option_wins_over_a_file_that_follows_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("count: 3\nexact: false\n")
+    parsed = _parser().parse_args(["--count=5", "--config", str(tmp_path / "a.yaml")])
+    assert (parsed.count, parsed.exact) == (5, False)
 
 
 def test_required_options_lose_the_name_of_the_subcommand() -> None:
