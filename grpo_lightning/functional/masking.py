@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import torch
 from torch import Tensor
-
-
-def completion_mask(ids: Tensor, eos_token_ids: Collection[int]) -> Tensor:
-    """1 up to and with the first end-of-sequence token, 0 after it; all 1 where there is none (a cut completion).
-
-    The end-of-sequence token is trained, so that the model learns to stop; padding never is, also where the padding
-    id *is* an end-of-sequence id.
-
-    Args:
-        ids: completion token ids, ``[B, T]``.
-        eos_token_ids: every id that ends a sequence.
-
-    Returns:
-        Float mask, ``[B, T]``.
-    """
-    is_eos = torch.isin(ids, torch.tensor(sorted(eos_token_ids), device=ids.device, dtype=ids.dtype))
-    ended_before = is_eos.long().cumsum(dim=1) - is_eos.long()
-    return (ended_before == 0).float()
 
 
 def masked_sum(values: Tensor, weights: Tensor) -> Tensor:

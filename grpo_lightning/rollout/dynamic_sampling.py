@@ -95,8 +95,8 @@ class GroupPool:
         metrics: dict[str, list[float]] = {}
         counts: dict[str, float] = {}
         for scores in self.scores:
-            for name, value in scores.metrics.items():
-                metrics.setdefault(name, []).append(value)
+            for name, values in scores.metrics.items():
+                metrics.setdefault(name, []).extend(values)
             for name, value in scores.counts.items():
                 counts[name] = counts.get(name, 0.0) + value
         first = self.scores[0]
@@ -106,7 +106,7 @@ class GroupPool:
             weights=first.weights,
             terms={name: [group.terms[name] for group in groups] for name in first.terms},
             counted={name: [group.counted[name] for group in groups] for name in first.counted},
-            metrics={name: sum(values) / len(values) for name, values in metrics.items()},
+            metrics=metrics,
             counts=counts,
             columns={
                 name: [v for group in groups for v in group.columns.get(name, [None] * len(group.completions))]

@@ -48,12 +48,13 @@ def dropped_figures(keep: Tensor | None) -> dict[str, float]:
     return {"rollout/frac_dropped_sequences": share}
 
 
-def mean_over_ranks(metrics: dict[str, float]) -> dict[str, float]:
-    """Figures that reward functions logged; a rank without one of them does not count in its mean."""
-    everyone = ranks.gather_objects([metrics])
+def mean_over_ranks(metrics: dict[str, list[float]]) -> dict[str, float]:
+    """Figures that reward functions logged: the mean of all numbers, of whichever rank, so that each counts once."""
+    everyone = ranks.gather_objects([{name: (sum(values), len(values)) for name, values in metrics.items()}])
     names = sorted({name for of_rank in everyone for name in of_rank}, key=str)
-    values = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
-    return {name: sum(found) / len(found) for name, found in values.items()}
+    totals = {name: [of_rank[name] for of_rank in everyone if name in of_rank] for name in names}
+    counts = {name: sum(count for _, count in found) for name, found in totals.items()}
+    return {name: sum(total for total, _ in totals[name]) / count for name, count in counts.items() if count}
 
 
 def sum_over_ranks(counts: dict[str, float]) -> dict[str, float]:

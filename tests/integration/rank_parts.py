@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +21,13 @@ from tests.integration.reward_functions import share_of_digits
 BROKEN_STEP = 4
 
 
-def listed(completions: list[Any], scores: list[list[float | None]], **_: Any) -> list[float | None]:
+def listed(
+    completions: list[Any], scores: list[list[float | None]], log_metric: Callable[..., None], **_: Any
+) -> list[float | None]:
     """Each row of the data has the scores of its group, in order."""
-    return [row[i % len(row)] for i, row in enumerate(scores)]
+    given = [row[i % len(row)] for i, row in enumerate(scores)]
+    log_metric("logged", given)
+    return given
 
 
 def by_steps(completions: list[Any], completion_ids: list[list[int]], scores: list[Any], **_: Any) -> list[Any]:

@@ -106,6 +106,7 @@ def test_two_ranks_learn_and_report_what_one_does(
     # Three samples of 1 on rank 0 and one of 0 on rank 1: not the mean of their means, 0.5.
     assert [float(row["reward"]) for row in table] == [0.75, 0.5, 0.75, 0.5]
     assert [float(row["rewards/listed/mean"]) for row in table] == [0.75, 0.5, 0.75, 0.5]
+    assert [float(row["logged"]) for row in table] == [0.75, 0.5, 0.75, 0.5]
     assert [float(row["skipped_steps"]) for row in table] == [1, 0, 1, 0]
     assert as_numbers(untimed(two)) == untimed_numbers(one)
 

@@ -63,6 +63,8 @@ class Curriculum(ABC):
     def choose(self, *, epoch: int, start: int) -> list[int]:
         """Numbers of the ``batch_size`` prompts of one rollout.
 
+        A number that stands there twice is asked twice: two groups, each with samples and advantages of its own.
+
         Args:
             epoch: from 0.
             start: prompts that this epoch has asked before.

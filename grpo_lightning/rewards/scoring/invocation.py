@@ -51,10 +51,17 @@ class CallLog:
 
         return {"log_count": count, "log_extra": self.extra, "log_metric": self.metric}
 
-    def metric(self, name: str, value: float) -> None:
-        """A figure of this call; the mean is taken where one name is given several times."""
+    def metric(self, name: str, value: Any) -> None:
+        """A number, or a list, array or tensor of them, of which a None does not count.
+
+        The figure is the mean of all that is given under a name, in all calls and on all ranks. So the mean over
+        completions needs the list: means that were taken before would count alike, of however many each was.
+        """
+        value = value.tolist() if hasattr(value, "tolist") else value
+        given = value if isinstance(value, (list, tuple)) else [value]
+        numbers = [float(number) for number in given if number is not None]
         with self._lock:
-            self.metrics.setdefault(name, []).append(float(value))
+            self.metrics.setdefault(name, []).extend(numbers)
 
     def extra(self, name: str, values: Sequence[Any]) -> None:
         """A column of the samples, one entry per completion."""

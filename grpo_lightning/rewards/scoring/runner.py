@@ -35,8 +35,8 @@ class Scores:
     """Each reward's own scores, unweighted: NaN where it returned None, the mean where it scored steps."""
     counted: dict[str, list[list[float | StepScores]]]
     """The same, 0 where the reward's gate is shut, and with every step where it scored steps."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """What the functions gave to ``log_metric``; the mean if one name was given several times."""
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    """What the functions gave to ``log_metric``, of which the mean is taken over all ranks."""
     counts: dict[str, float] = field(default_factory=dict)
     """What they gave to ``log_count``, to be added up over ranks."""
     columns: dict[str, list[Any]] = field(default_factory=dict)
@@ -154,9 +154,8 @@ class RewardScorer:
         shut = self.combination.shut(terms)
         counted = {name: _behind(scores, shut.get(name)) for name, scores in checked.items()}
         weights = self.combination.weights(getattr(trainer_state, "global_step", 0))
-        metrics = {name: sum(values) / len(values) for name, values in log.metrics.items()}
-        metrics |= {f"rewards/{name}/weight": weights[name] for name in self.combination.scheduled}
-        metrics |= {f"rewards/{name}/gate_open": 1 - sum(where) / len(where) for name, where in shut.items()}
+        metrics = log.metrics | {f"rewards/{name}/weight": [weights[name]] for name in self.combination.scheduled}
+        metrics |= {f"rewards/{name}/gate_open": [float(not off) for off in where] for name, where in shut.items()}
         return Scores(
             combination=self.combination,
             terms={name: _grouped(scores, sizes) for name, scores in terms.items()},

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import random
+import shutil
 
 import numpy
 import pytest
@@ -198,6 +200,26 @@ def test_dropout_is_off_while_the_trainer_has_it_on(tmp_path):
     engine.load_weights(model.train().named_parameters())
     groups = engine.generate(PROMPTS, SAMPLING, group_size=2, seeds=SEEDS)
     assert largest_gap(model.eval(), PROMPTS, groups, SAMPLING) < 3e-5
+
+
+def test_each_token_after_the_prompts_is_computed_alone(folder, model, tmp_path):
+    """From the cache: also of a policy whose folder turns it off, and that computes its activations twice."""
+    shutil.copytree(folder, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "policy" / "config.json").write_text(json.dumps(config | {"use_cache": False}))
+    model.gradient_checkpointing_enable()
+    model.config.use_cache = False
+    engine = TransformersEngine()
+    engine.start(model_spec(tmp_path / "policy"))
+    engine.load_weights(model.train().named_parameters())
+    widths = []
+    engine._model.register_forward_pre_hook(
+        lambda _, inputs, options: widths.append(options["input_ids"].shape[1]), with_kwargs=True
+    )
+    engine.generate(PROMPTS, SAMPLING, group_size=2, seeds=SEEDS)
+    assert widths[0] == max(map(len, PROMPTS))
+    assert len(widths) > 2
+    assert set(widths[1:]) == {1}
 
 
 def test_wrong_names_are_an_error_and_leave_no_half_synced_sampler(engine, model):

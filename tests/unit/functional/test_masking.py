@@ -1,4 +1,4 @@
-"""Which tokens count, with padding that is also an end-of-sequence token."""
+"""Sums and means over the tokens that count."""
 
 from __future__ import annotations
 
@@ -7,31 +7,7 @@ import math
 import pytest
 import torch
 
-from grpo_lightning.functional.masking import (
-    completion_mask,
-    masked_mean,
-    masked_sum,
-    sequence_averages,
-    sequence_totals,
-)
-
-
-@pytest.mark.parametrize(
-    ("ids", "expected"),
-    [
-        ([5, 6, 1, 1, 1], [1, 1, 1, 0, 0]),  # the first end token is trained, padding (the same id) is not
-        ([1, 1, 1], [1, 0, 0]),  # nothing but the end
-        ([5, 6, 7], [1, 1, 1]),  # cut by the length limit
-        ([5, 1, 6, 1], [1, 1, 0, 0]),  # what follows the end never counts
-    ],
-)
-def test_padding_with_the_end_token_keeps_the_first_end_and_drops_the_rest(ids: list[int], expected: list[int]) -> None:
-    assert completion_mask(torch.tensor([ids]), [1]).tolist() == [expected]
-
-
-def test_any_of_several_end_tokens_ends_a_completion() -> None:
-    ids = torch.tensor([[5, 2, 9, 9], [5, 6, 1, 2], [5, 6, 7, 8]])
-    assert completion_mask(ids, (1, 2)).tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+from grpo_lightning.functional.masking import masked_mean, masked_sum, sequence_averages, sequence_totals
 
 
 def test_masked_sum_weighs_and_ignores_what_has_no_weight() -> None:

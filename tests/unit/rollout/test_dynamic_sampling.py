@@ -81,7 +81,7 @@ def test_scores_follow_their_groups_and_figures_are_of_all_tries() -> None:
     assert scores.total == [[0.0, 1.0], [4.0, 5.0]]
     assert scores.terms == {"given": [[0.0, 1.0], [4.0, 5.0]]}
     assert scores.columns == {"shown": [0, 1, 4, 5]}
-    assert scores.metrics == {"figure": (1 + 4) / 2}
+    assert scores.metrics == {"figure": [1, 4]}
     assert scores.counts == {"rewards/given/calls": 2}
     everything = torch.tensor(pool.scores_of(pool.groups).total)
     assert everything.shape == (4, 2)

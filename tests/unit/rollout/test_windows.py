@@ -214,6 +214,15 @@ def test_a_padding_id_inside_prompt_or_completion_is_a_token() -> None:
     assert batch.completion_mask.tolist() == [[1, 1], [1, 0]]
 
 
+def test_a_padding_id_that_ends_sequences_is_trained_where_it_was_written_and_only_there() -> None:
+    """The end of a chat's turn in a prompt, that of a completion, and the padding after it are the same token."""
+    batch = pad_rows([[7, 1], [9, 1, 8]], [[5, 1], [4, 6, 3]], pad_token_id=1)
+    assert batch.input_ids.tolist() == [[7, 1, 5, 1, 1, 1], [9, 1, 8, 4, 6, 3]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]]
+    assert batch.completion_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+    assert batch.completion_ids[0, :2].tolist() == [5, 1]
+
+
 def test_nothing_but_empty_completions_is_still_a_batch() -> None:
     batch = pad_rows([[7], [8]], [[], []], pad_token_id=0)
     assert batch.completion_mask.tolist() == [[0], [0]]

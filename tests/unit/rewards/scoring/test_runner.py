@@ -5,6 +5,7 @@ import functools
 import math
 import threading
 
+import numpy
 import pytest
 
 from grpo_lightning.errors import UserError
@@ -104,12 +105,14 @@ def test_names_are_distinct():
 def test_logged_metrics_and_columns():
     def reward(completions, log_extra, log_metric, **_):
         log_metric("length", 2)
-        log_metric("length", 4)
+        log_metric("length", [4, None, 9.5])
+        log_metric("array", numpy.array([1, 2]))
+        log_metric("scalar", numpy.float32(0.5))
         log_extra("parsed", list("wxyz"))
         return [0.0] * 4
 
     scores = score(reward)
-    assert scores.metrics == {"length": 3.0}
+    assert scores.metrics == {"length": [2.0, 4.0, 9.5], "array": [1.0, 2.0], "scalar": [0.5]}
     assert scores.columns == {"parsed": ["w", "x", "y", "z"]}
 
     def short(log_extra, **_):
