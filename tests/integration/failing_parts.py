@@ -1,7 +1,7 @@
-"""A reward, a sampler and a source that fail; tests name them by dotted path.
+"""Rewards, a sampler and sources that fail; tests name them by dotted path.
 
-The environment says on which ranks and how: ``FAILS=1:error`` or ``FAILS=0:sleep,1:user``. Reward and sampler fail at
-their second call.
+The environment says on which ranks and how: ``FAILS=1:error`` or ``FAILS=0:sleep,1:user``. ``reward`` and the
+sampler fail at their second call.
 """
 
 from __future__ import annotations
@@ -48,6 +48,18 @@ def reward(completions: list[Any], **kwargs: Any) -> list[float]:
     return share_of_digits(completions)
 
 
+def reward_apart(completions: list[Any], **kwargs: Any) -> list[float]:
+    """Fails in the process that reward functions have for themselves."""
+    _fail("reward apart")
+    return share_of_digits(completions)
+
+
+@inline
+def rule(completions: list[Any], **kwargs: Any) -> list[float]:
+    _fail("rule")
+    return share_of_digits(completions)
+
+
 class Engine(TransformersEngine):
     def generate(
         self, prompts: list[list[int]], sampling: Sampling, *, group_size: int, seeds: list[int]
@@ -60,3 +72,11 @@ class Data(RunningTotals):
     def rows(self) -> list[dict[str, Any]]:
         _fail("data")
         return super().rows()
+
+
+class Judged(RunningTotals):
+    """By a rule that fails."""
+
+    @property
+    def correctness(self) -> Any:
+        return rule

@@ -6,8 +6,7 @@ Each life of a run is forked from a process that has imported everything, so tha
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
+import json
 import multiprocessing
 import os
 import random
@@ -18,22 +17,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import lightning as L
-import torch
+from typing import Any
 
 import grpo_lightning.check.command
 import grpo_lightning.cli  # noqa: F401
 from grpo_lightning import checkpoint_files, files
 from grpo_lightning.__main__ import main
 from grpo_lightning.callbacks.checkpoint import newest_checkpoint, read_header
-from grpo_lightning.checkpoint_files import write
-from grpo_lightning.engines import TransformersEngine
 from tests.integration.command_line import REPOSITORY, grpo, totals, written
+from tests.integration.kill_parts import Deadly
 from tests.integration.resuming import differences
 
 HERE = "tests.integration.kills"
@@ -54,7 +48,7 @@ def steps_to_strike(policy: Path | str, folder: Path, **changes: Any) -> dict[st
         "samples__every_n_rollouts": 1,
         "trainer__max_steps": -1,
         "trainer__max_epochs": 5,
-        "trainer__callbacks": [every, {"class_path": f"{HERE}.Pace"}],
+        "trainer__callbacks": [every, {"class_path": "tests.integration.kill_parts.Pace"}],
     }
     return grpo(policy, folder, **(arguments | changes))
 
@@ -96,6 +90,7 @@ def begin(
     config: dict[str, Any],
     *arguments: str,
     ranks: int = 1,
+    strategy: str | dict[str, Any] = "ddp",
     save: Callable[..., None] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Life:
@@ -104,7 +99,8 @@ def begin(
     Args:
         config: of the run.
         arguments: of the command, beside the configuration.
-        ranks: 1, or 2 for DDP.
+        ranks: 1 or 2.
+        strategy: of two ranks.
         save: what the first rank does in the place of writing a checkpoint.
         variables: of the environment.
     """
@@ -113,7 +109,8 @@ def begin(
     words = ["fit", "--config", written(config, folder.with_suffix(".yaml")), *arguments]
     environments: list[Mapping[str, str]] = [{}]
     if ranks > 1:
-        words += ["--trainer.strategy=ddp", f"--trainer.devices={ranks}"]
+        named = strategy if isinstance(strategy, str) else json.dumps(strategy)
+        words += [f"--trainer.strategy={named}", f"--trainer.devices={ranks}"]
         with socket.socket() as probe:
             probe.bind(("localhost", 0))
             port = probe.getsockname()[1]
@@ -140,6 +137,8 @@ def _live(words: list[str], log: str, environment: Mapping[str, str], save: Call
     sys.argv = ["grpo-lightning", *words]
     if save is not None:
         checkpoint_files.write = save
+    if isinstance(save, Deadly):
+        save.of_shards()
     main()
 
 
@@ -149,13 +148,15 @@ class Chain:
 
     Args:
         config: of the run.
-        ranks: 1, or 2 for DDP.
+        ranks: 1 or 2.
         seed: of the moments.
+        strategy: of two ranks; it may change from life to life.
     """
 
     config: dict[str, Any]
     ranks: int
     seed: int
+    strategy: str | dict[str, Any] = "ddp"
     struck: list[dict[str, Any]] = field(default_factory=list)
     """What was done: kind, step of the newest checkpoint then, exit code, seconds until the end."""
 
@@ -173,7 +174,7 @@ class Chain:
         """Go on with the run, and strike it at a random moment after it has got some way."""
         start = self.newest()
         save = Deadly(self.random.uniform(0, 1.3), after=self.random.randint(1, 2)) if "saving" in kind else None
-        life = begin(self.config, *self._last(start), ranks=self.ranks, save=save)
+        life = self._begin(start, save=save)
         if save is None:
             wait(life, lambda: self.newest() > start)
             time.sleep(self.random.uniform(0, 0.08))
@@ -204,7 +205,7 @@ class Chain:
 
     def finish(self) -> None:
         """Go on to the end."""
-        code = begin(self.config, *self._last(self.newest()), ranks=self.ranks).end(300)
+        code = self._begin(self.newest()).end(300)
         assert code == 0, self.folder.with_suffix(".log").read_text()[-4000:]
         drafts = [str(path) for path in self.folder.rglob(f"*{files.DRAFT}*")]
         assert drafts == [], "drafts of a killed run are left"
@@ -213,8 +214,9 @@ class Chain:
         """Between this run and the one in ``whole``; samples that a full disk refused are lost."""
         return [name for name in differences(whole, self.folder) if not name.startswith("samples/")]
 
-    def _last(self, step: int) -> list[str]:
-        return ["--ckpt_path=last"] if step else []
+    def _begin(self, step: int, *, save: Callable[..., None] | None = None) -> Life:
+        last = ["--ckpt_path=last"] if step else []
+        return begin(self.config, *last, ranks=self.ranks, strategy=self.strategy, save=save)
 
 
 def wait(life: Life, until: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:
@@ -235,98 +237,3 @@ def limited(life: Life, size: int) -> Iterator[None]:
     yield
     for pid in pids:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-
-class Deadly:
-    """Writes checkpoints as the program does, and kills the process at one of them.
-
-    Args:
-        share: of the file's bytes that are written by then; above 1 it is all but renamed, above 1.15 it is renamed,
-            and the older one is still there.
-        after: number of the checkpoint.
-    """
-
-    def __init__(self, share: float, *, after: int) -> None:
-        self.share, self.left = share, after
-
-    def __call__(self, content: dict[str, Any], path: Path) -> None:
-        self.left -= 1
-        if self.left:
-            write(content, path)
-            return
-        if self.share <= 1:
-            buffer = io.BytesIO()
-            torch.save(content, buffer)
-            checkpoint_files.replacing = partial(_mortal, room=int(buffer.tell() * self.share))
-        elif self.share <= 1.15:
-            files.take_place = _die
-        write(content, path)
-        _die()
-
-
-def _die(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _mortal(path: Path, *, room: int) -> Iterator[Any]:
-    with files.replacing(path) as file:
-        yield Mortal(file, room)
-
-
-class Mortal:
-    """A file that kills the process once it holds so many bytes."""
-
-    def __init__(self, file: BinaryIO, room: int) -> None:
-        self.file, self.room = file, room
-
-    def write(self, data: Any) -> int:
-        size = len(data)
-        self.file.write(bytes(data)[: self.room])
-        self.room -= size
-        if self.room <= 0:
-            self.file.flush()
-            _die()
-        return size
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-def slowly(content: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint that takes its time."""
-    time.sleep(1)
-    write(content, path)
-
-
-class Refused:
-    """Writes so many checkpoints; then the disk is full."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def __call__(self, content: dict[str, Any], path: Path) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(content, path)
-
-
-class Pace(L.Callback):
-    """Bounds how many rollouts go by between two strikes, however fast the machine is."""
-
-    def on_train_batch_start(self, *args: Any) -> None:
-        time.sleep(0.03)
-
-
-class SlowEngine(TransformersEngine):
-    """Takes its time from the third rollout on, in small pieces as a sampler's steps are."""
-
-    calls = 0
-
-    def generate(self, *arguments: Any, **options: Any) -> Any:
-        type(self).calls += 1
-        end = time.monotonic() + (600 if self.calls >= 3 else 0)
-        while time.monotonic() < end:
-            time.sleep(0.01)
-        return super().generate(*arguments, **options)

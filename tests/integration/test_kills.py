@@ -14,9 +14,10 @@ import pytest
 
 from grpo_lightning.callbacks.checkpoint import read_header
 from grpo_lightning.interruption import SAME_SECONDS
-from tests.integration.command_line import grpo, rows
-from tests.integration.kills import KINDS, Chain, Life, Refused, begin, slowly, steps_to_strike, wait
-from tests.integration.resuming import differences
+from tests.integration.command_line import grpo, rows, totals
+from tests.integration.kill_parts import Refused, slowly
+from tests.integration.kills import KINDS, Chain, Life, begin, steps_to_strike, wait
+from tests.integration.resuming import SHARDED, differences
 
 pytestmark = pytest.mark.integration
 
@@ -43,11 +44,28 @@ def test_each_kind_of_strike(tiny: Path, tmp_path: Path, straight: dict[int, Pat
     assert chain.differences(straight[ranks]) == []
 
 
+def test_under_fsdp2(tiny: Path, tmp_path: Path) -> None:
+    """With its checkpoints in one file and in shards by turns: either form goes on from the other."""
+    arguments = {"ranks": 2, "strategy": "fsdp2"}
+    whole = begin(steps_to_strike(tiny, tmp_path / "whole", trainer__max_epochs=3), **arguments)
+    assert whole.end() == 0, whole.log.read_text()[-4000:]
+    chain = Chain(steps_to_strike(tiny, tmp_path / "run", trainer__max_epochs=3), seed=3, **arguments)
+    for kind in ("kill while saving", "SIGTERM"):
+        for form in (SHARDED, "fsdp2"):
+            chain.strategy = form
+            chain.strike(kind)
+    chain.strategy = SHARDED
+    chain.strike("full disk")
+    chain.strategy = "fsdp2"
+    chain.finish()
+    assert chain.differences(tmp_path / "whole") == []
+
+
 def slow(tiny: Path, folder: Path, grace: float) -> dict[str, Any]:
     """A run whose third rollout would take ten minutes, and that has as many seconds to end in; few checkpoints."""
     stop = {"class_path": "grpo_lightning.callbacks.stop_signal.StopOnSignal", "init_args": {"grace_seconds": grace}}
     return steps_to_strike(
-        tiny, folder, rollout__engine="tests.integration.kills.SlowEngine", trainer__callbacks=[stop]
+        tiny, folder, rollout__engine="tests.integration.kill_parts.SlowEngine", trainer__callbacks=[stop]
     )
 
 
@@ -146,15 +164,26 @@ def test_what_a_run_really_goes_on_from(tiny: Path, tmp_path: Path) -> None:
     assert "Traceback" not in said["remote"]
 
 
-def test_the_second_rank_fails_in_its_data(tiny: Path, tmp_path: Path) -> None:
-    """Nobody but itself ends the first one, which waits for it."""
-    config = grpo(tiny, tmp_path / "run", data__source="tests.integration.failing_parts.Data")
-    life = begin(config, ranks=2, variables={"FAILS": "1:error"})
-    assert life.end() == 1
-    said = life.log.read_text()
-    assert "x in the data" in said
-    (reason,) = (line for line in said.splitlines() if line.startswith("stopped: "))
-    assert reason == "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
+def test_the_second_rank_fails_by_itself(tiny: Path, tmp_path: Path) -> None:
+    """In its data, in a reward's own process, or in the rule of an evaluation. Nobody ends the first, which waits."""
+    parts = "tests.integration.failing_parts"
+    judged = {"data__eval_sources": [totals("eval", 4) | {"class_path": f"{parts}.Judged"}]}
+    judged |= {"trainer__limit_val_batches": 1.0, "trainer__val_check_interval": 1}
+    changes = {
+        "data": {"data__source": f"{parts}.Data"},
+        "reward apart": {"rollout__rewards": [f"{parts}.reward_apart"]},
+        "rule": judged,
+    }
+    lives = {
+        where: begin(grpo(tiny, tmp_path / where, **change), ranks=2, variables={"FAILS": "1:error"})
+        for where, change in changes.items()
+    }
+    for where, life in lives.items():
+        assert life.end() == 1, where
+        said = life.log.read_text()
+        assert f"ValueError: x in the {where}" in said
+        (reason,) = (line for line in said.splitlines() if line.startswith("stopped: "))
+        assert reason == "stopped: another rank is gone; if it did not say why, it was killed (out of memory?)"
 
 
 def test_a_run_goes_on_without_wandb(tiny: Path, tmp_path: Path) -> None:

@@ -8,48 +8,64 @@ import random
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.kills import KINDS, Chain, Life, begin, steps_to_strike, wait
+from tests.integration.resuming import SHARDED
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(7200)]
 
 EACH = int(os.environ.get("STRIKES", "20"))
-"""Strikes of each kind, on one rank and on two."""
+"""Strikes of each kind, in each way to run."""
 FAR = 16
 """Rollouts, of thirty, after which a run is left to end: the next strike might come too late."""
+WAYS: dict[str, tuple[int, list[Any]]] = {
+    "one process": (1, ["ddp"]),
+    "ddp": (2, ["ddp"]),
+    "fsdp2": (2, ["fsdp2", SHARDED]),
+}
+"""Ranks, and the strategies that lives take in turn: with checkpoints in one file, and in shards."""
 
 
 @pytest.fixture(scope="module")
-def straight(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The run that nothing strikes, on one rank and on two."""
+def straight(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run that nothing strikes, in each way."""
     root = tmp_path_factory.mktemp("straight")
-    for ranks in (1, 2):
-        life = begin(steps_to_strike(tiny, root / str(ranks)), ranks=ranks)
+    for way, (ranks, (strategy, *_)) in WAYS.items():
+        life = begin(steps_to_strike(tiny, root / way), ranks=ranks, strategy=strategy)
         assert life.end(600) == 0, life.log.read_text()[-4000:]
-    return {ranks: root / str(ranks) for ranks in (1, 2)}
+    return {way: root / way for way in WAYS}
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+def strike(chain: Chain, kinds: list[str], strategies: list[Any]) -> None:
+    """Until the run has come far or no kind is left; then it goes on to its end."""
+    while kinds and chain.newest() < FAR:
+        chain.strategy = strategies[len(kinds) % len(strategies)]
+        chain.strike(kinds.pop())
+    chain.strategy = strategies[0]
+    chain.finish()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_twenty_of_each_kind(
     tiny: Path,
     tmp_path: Path,
-    straight: dict[int, Path],
-    ranks: int,
+    straight: dict[str, Path],
+    way: str,
     record_property: Callable[[str, object], None],
 ) -> None:
+    ranks, strategies = WAYS[way]
     kinds = [kind for kind in KINDS for _ in range(EACH)]
-    random.Random(ranks).shuffle(kinds)
+    random.Random(way).shuffle(kinds)
     struck: list[dict[str, object]] = []
     runs = 0
     while kinds:
         runs += 1
-        chain = Chain(steps_to_strike(tiny, tmp_path / f"{runs}"), ranks=ranks, seed=1000 * ranks + runs)
-        while kinds and chain.newest() < FAR:
-            chain.strike(kinds.pop())
-        chain.finish()
-        assert chain.differences(straight[ranks]) == [], runs
+        chain = Chain(steps_to_strike(tiny, tmp_path / f"{runs}"), ranks=ranks, seed=runs)
+        strike(chain, kinds, strategies)
+        assert chain.differences(straight[way]) == [], runs
         struck += chain.struck
     record_property("runs", runs)
     record_property("strikes", {kind: sum(each["kind"] == kind for each in struck) for kind in KINDS})
@@ -89,25 +105,24 @@ class OnSmallDisk(Chain):
         assert not life.over, life.log.read_text()[-4000:]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("way", ["one process", "ddp"])
 def test_a_disk_that_is_full(
     tiny: Path,
     tmp_path: Path,
-    straight: dict[int, Path],
-    ranks: int,
+    straight: dict[str, Path],
+    way: str,
     record_property: Callable[[str, object], None],
 ) -> None:
     """A small one, with the run folder and its log on it."""
-    left, runs = EACH, 0
-    while left:
+    ranks, strategies = WAYS[way]
+    kinds = ["full disk"] * EACH
+    runs = 0
+    while kinds:
         runs += 1
         with small_disk(tmp_path / f"disk{runs}", 24):
             config = steps_to_strike(tiny, tmp_path / f"disk{runs}" / "run")
-            chain = OnSmallDisk(config, ranks=ranks, seed=2000 * ranks + runs)
-            while left and chain.newest() < FAR:
-                chain.strike("full disk")
-                left -= 1
-            chain.finish()
-            assert chain.differences(straight[ranks]) == [], runs
+            chain = OnSmallDisk(config, ranks=ranks, seed=runs)
+            strike(chain, kinds, strategies)
+            assert chain.differences(straight[way]) == [], runs
     record_property("strikes", {"full disk of 24 MB": EACH})
     record_property("runs", runs)
