@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from grpo_lightning.advantages import AdvantageEstimator, TokenEstimator
@@ -26,7 +28,9 @@ from grpo_lightning.rollout.passes import Learner
 from grpo_lightning.rollout.sampler_correction import OffPolicyMask, SamplerCorrection
 from grpo_lightning.strategies import distributed
 from grpo_lightning.token_means import TokenMeans, quotient
-from grpo_lightning.types import PromptBatch, RolloutBatch, SequenceBatch, Window
+from grpo_lightning.types import PromptBatch, Rollout, RolloutBatch, SequenceBatch, Window
+
+log = logging.getLogger(__name__)
 
 
 class RolloutModule(PolicyModule):
@@ -35,10 +39,10 @@ class RolloutModule(PolicyModule):
     Args:
         policy: Hugging Face id or folder of the causal language model to train.
         objective: what is minimized at each token; None is ``ClippedObjective()``: clip 0.2 / 0.28, no KL term.
-        reference: id or folder of the reference policy; None is the policy's own starting point. Loaded only if the
-            objective has a KL term.
+        reference: id or folder of the reference policy; None is the policy's own starting point. Loaded only to
+            train with a KL term.
         correction: importance weights for what the sampler's arithmetic makes of the policy; true is
-            ``SamplerCorrection()``, a token's ratio truncated at 2; false is none.
+            ``SamplerCorrection()``, truncated at 2, a token's or what the objective's ``level`` is; false is none.
         off_policy_threshold: leave out sequences with a negative advantage whose mean log-ratio of sampler to policy
             exceeds this, in nats (``OffPolicyMask``); null leaves out none.
         entropy_coef: weight of an entropy bonus, the mean over the trained tokens of the optimizer step whatever the
@@ -79,13 +83,15 @@ class RolloutModule(PolicyModule):
             raise UserError(f"--model.top_entropy_quantile {top_entropy_quantile}: a share above 0 and at most 1")
         if not math.isfinite(entropy_coef):
             raise UserError(f"--model.entropy_coef {entropy_coef}: a finite weight; 0 is no bonus")
-        self.correction = SamplerCorrection() if correction is True else correction or None
+        chosen = SamplerCorrection() if correction is True else correction or None
+        self.correction = None if chosen is None else chosen.of_level(self.objective.level)
         self.off_policy_mask = None if off_policy_threshold is None else OffPolicyMask(off_policy_threshold)
         self.entropy_coef, self.entropy_steered = entropy_coef, False  # see ``callbacks.AdaptiveEntropy``
         self.top_entropy_quantile = top_entropy_quantile
         self.max_logp_difference = max_logp_difference
         self.reference: nn.Module | None = None
-        """Frozen; None without a KL term, and where it is the policy itself without its adapter."""
+        """Frozen; None without a KL term, outside ``fit``, and where it is the policy itself without its adapter."""
+        self._warned_of_steps = False
 
     @property
     @abstractmethod
@@ -113,7 +119,8 @@ class RolloutModule(PolicyModule):
         # An adapter that goes on from a trained one began there, which is not --model.policy.
         began_elsewhere = self.adapter is not None and self.adapter.path is not None and self._reference_given
         is_start = self.adapter is not None and self.reference_path == self.policy_path and not began_elsewhere
-        if self.needs_reference and self.reference is None and not is_start:
+        fits = self.needs_reference and self.trainer.state.fn == TrainerFn.FITTING  # nothing else asks for it
+        if fits and self.reference is None and not is_start:
             policy = self.build_policy(self.reference_path, flag="--model.reference", trained=False)
             self.origin["reference"] = policy.fingerprint()
             self.reference = distributed(policy.eval().requires_grad_(False), self.trainer.strategy)
@@ -174,6 +181,7 @@ class RolloutModule(PolicyModule):
         rollout = batch.rollout
         assert rollout is not None, "no rollout was attached to this batch"
         rollout_figures = rollout.metrics
+        self._warn_of_steps(rollout)
         for _ in range(rollout.passes):
             for window in rollout.windows:
                 clock, figures = self.clock(), TokenMeans()
@@ -190,6 +198,18 @@ class RolloutModule(PolicyModule):
                 result["time/update"] = result["time/forward_backward"] + result["time/optimizer"]
                 self.log_step(result, bar=("reward", "completions/mean_length"))
                 rollout_figures = {}
+
+    def _warn_of_steps(self, rollout: Rollout) -> None:
+        """Say once that rewards per step do not reach their steps; that a reward has steps shows only now."""
+        advantages = [rows.advantages for window in rollout.windows for rows in window.micro_batches]
+        if self._warned_of_steps or self.objective.level == "token" or all(a.shape[1] == 1 for a in advantages):
+            return
+        self._warned_of_steps = True
+        log.warning(
+            "--model.objective %s has one gradient for a whole sequence: rewards per step act on it by their mean over "
+            "the tokens, and credit no step; use an objective of tokens (GSPO: token_gradient true)",
+            type(self.objective).__name__,
+        )
 
     def clock(self) -> Clock:
         """For the phases of a rollout; callbacks that have ``on_phase(phase)`` are told as each begins."""
@@ -224,7 +244,13 @@ class RolloutModule(PolicyModule):
     ) -> Tensor:
         """Σ loss_weights · (factors · objective + penalty) - entropy_coef · mean entropy.
 
-        The factors are those of ``correction``, ``off_policy_threshold`` and ``top_entropy_quantile``: 1 without them.
+        What is left out or weighed where (all of it 1 by default, or where it does nothing):
+
+        - ``completion_mask``: everywhere, as ``loss_weights``, and as ``counted`` in the bonus.
+        - ``correction``, unless the objective ``corrects_sampler``, and ``off_policy_threshold``: factors.
+        - ``entropy_mask``: a factor, or inside the objective if its ``level`` is that of sequences.
+        - rows with advantage 0: dropped before the pass where ``drops_zero_advantage``, which changes no gradient.
+
         Arguments and result as in ``loss``, with the current policy's scores.
         """
         current, counted = scores.logprobs.detach(), batch.counted
@@ -261,14 +287,13 @@ class RolloutModule(PolicyModule):
     def _factors(self, current: Tensor, batch: RolloutBatch, figures: TokenMeans) -> list[Tensor]:
         """What the policy term is multiplied by, each ``[B, T]``."""
         factors = []
-        if self.correction is not None:
-            if not self.objective.corrects_sampler:
-                factors.append(self.correction.weights(current, batch))
+        if self.correction is not None and not self.objective.corrects_sampler:
+            factors.append(self.correction.weights(current, batch))
             self.correction.add_figures(figures, current, batch)
         if self.off_policy_mask is not None:
             factors.append(self.off_policy_mask.weights(current, batch))
             self.off_policy_mask.add_figures(figures, current, batch)
-        if batch.entropy_mask is not None and not self.objective.confines_itself:
+        if batch.entropy_mask is not None and self.objective.level == "token":
             factors.append(batch.entropy_mask)
         return factors
 

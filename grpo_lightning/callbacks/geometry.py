@@ -57,6 +57,12 @@ def check_estimator(
             "grpo_lightning.PPOModule"
         )
     penalizes = module.objective.penalizes_reward
+    if of_tokens and module.objective.level != "token":
+        raise UserError(
+            f"--rollout.advantages {name}: advantages by token, of which {_of_sequences(module.objective)} would see "
+            "the mean; use advantages of whole completions, or an objective of tokens (GSPO: "
+            "--model.objective.token_gradient true)"
+        )
     if tries > 1 and (of_tokens or penalizes):
         raise UserError(
             f"--rollout.dynamic_sampling_tries {tries} passes over groups whose rewards are all alike, which teach too "
@@ -83,12 +89,17 @@ def check_estimator(
 
 
 def check_ratios(module: RolloutModule, sampling: Sampling) -> None:
-    """Whether what compares the sampler's probabilities with the policy's own can do so.
+    """Whether what compares the sampler's probabilities with the policy's own can do so, and does so.
 
     Args:
         module: that learns.
         sampling: how completions are drawn.
     """
+    if module.correction is not None and module.correction.level == "token" and module.objective.level != "token":
+        raise UserError(
+            f"--model.correction.level token: of weights by token {_of_sequences(module.objective)} would see the "
+            f"mean, which is next to 1; use {module.objective.level}, or leave level out"
+        )
     objective = f"--model.objective {type(module.objective).__name__}"
     for uses, flag, way_out in (
         (module.objective.corrects_sampler, objective, "another --model.objective"),
@@ -205,6 +216,10 @@ def check_evaluation_share(limit: float | int, data: PromptDataModule, *, flag: 
                 f"{flag} {limit}: less than one batch of {name}, which has {batches} (--data.eval_batch_size "
                 f"{data.eval_batch_size}); give a number of batches, or use --data.eval_limit"
             )
+
+
+def _of_sequences(objective: Objective) -> str:
+    return f"the one gradient that --model.objective {type(objective).__name__} has for a whole sequence"
 
 
 def _nearest(value: int, step: int, *, start: int = 0) -> str:

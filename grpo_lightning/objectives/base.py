@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from grpo_lightning.types import RolloutBatch
+
+Level = Literal["token", "sequence", "geometric"]
+"""What one ratio belongs to: a token, or a whole sequence (the product or the geometric mean of its tokens' ratios)."""
 
 
 class TokenLoss(NamedTuple):
@@ -72,10 +75,17 @@ class Objective(ABC):
         return False
 
     @property
-    def confines_itself(self) -> bool:
-        """True if the objective itself learns from the tokens of ``rollout.entropy_mask`` alone. A token's value is
-        otherwise multiplied by the mask, which is another thing where that value belongs to the whole sequence."""
-        return False
+    def level(self) -> Level:
+        """``token`` if the gradient of a token's value is that token's alone; else the ratio of whole sequences of
+        which every token's value is a function.
+
+        The gradient of such a value spreads over all tokens of its sequence. What differs from token to token and
+        multiplies it would act by its mean over the sequence, and on no token by itself. So a sampler correction is of
+        this level unless another one is set, and refused by token; advantages by token are refused; and learning from
+        ``rollout.entropy_mask`` alone is the objective's own affair, where a token's value is otherwise multiplied by
+        the mask.
+        """
+        return "token"
 
     @property
     def meant_for(self) -> str | None:

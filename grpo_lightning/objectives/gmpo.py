@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grpo_lightning.functional.importance import token_log_ratio
 from grpo_lightning.functional.masking import sequence_averages
-from grpo_lightning.objectives.base import TokenLoss
+from grpo_lightning.objectives.base import Level, TokenLoss
 from grpo_lightning.objectives.clipped import clip_shares
 from grpo_lightning.objectives.regularized import RegularizedObjective, require
 from grpo_lightning.types import RolloutBatch
@@ -38,8 +38,8 @@ class GMPO(RegularizedObjective):
         self.epsilon_high = epsilon_high
 
     @property
-    def confines_itself(self) -> bool:
-        return True
+    def level(self) -> Level:
+        return "geometric"
 
     @property
     def meant_for(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from grpo_lightning.functional.importance import mean_log_ratio
+from grpo_lightning.objectives.base import Level
 from grpo_lightning.objectives.clipped import ClippedObjective
 from grpo_lightning.types import RolloutBatch
 
@@ -24,8 +25,8 @@ class GSPO(ClippedObjective):
         epsilon_high: upper clip range ε_high; the default is the paper's.
         token_gradient: GSPO-token (eq. 14): the same value, but each token's loss has the gradient of its own
             log-probability, log s_t = log π_t - sg(log π_t) + sg(log s), instead of all tokens' mean. The gradient of a
-            sequence is the same in both forms if its tokens share one advantage; set it where tokens differ: advantages
-            per token, a correction per token, or learning from tokens of high entropy only.
+            sequence is the same in both forms if its tokens share one factor; set it where they are to differ:
+            advantages or a sampler correction by token.
         kwargs: the dual clip, see ``ClippedObjective``; the KL term, see ``RegularizedObjective``.
     """
 
@@ -36,8 +37,8 @@ class GSPO(ClippedObjective):
         self.token_gradient = token_gradient
 
     @property
-    def confines_itself(self) -> bool:
-        return not self.token_gradient
+    def level(self) -> Level:
+        return "token" if self.token_gradient else "geometric"
 
     @property
     def meant_for(self) -> str:

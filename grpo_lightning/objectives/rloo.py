@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from grpo_lightning.functional.importance import product_ratio
+from grpo_lightning.objectives.base import Level
 from grpo_lightning.objectives.clipped import ClippedObjective
 from grpo_lightning.types import RolloutBatch
 
@@ -29,8 +30,8 @@ class RLOO(ClippedObjective):
         super().__init__(epsilon=epsilon, epsilon_high=epsilon_high, **kwargs)
 
     @property
-    def confines_itself(self) -> bool:
-        return True
+    def level(self) -> Level:
+        return "sequence"
 
     @property
     def meant_for(self) -> str:

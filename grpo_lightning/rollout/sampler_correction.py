@@ -11,6 +11,7 @@ is divided. A sequence left out for its zero advantage was never scored by the t
 
 from __future__ import annotations
 
+import copy
 from typing import Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.importance import MAX_LOG_RATIO
+from grpo_lightning.objectives.base import Level
 from grpo_lightning.rollout.sampler_gap import sampler_log_ratio
 from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import RolloutBatch
@@ -44,8 +46,14 @@ class SamplerCorrection:
     These are the modes of TRL's ``vllm_importance_sampling_mode``, whose defaults are sequence, mask and upper 3, and
     geometric, which verl has for masks.
 
+    The level has to be that of the objective's gradient. Where a token's value is a function of its whole sequence
+    (GSPO, LUSPO, GMPO, RLOO), the gradient of each spreads over all tokens, and weights w_t by token would weigh the
+    sequence by their plain mean, which is next to 1: no correction. So null is ``Objective.level``: token for most;
+    geometric for GSPO, LUSPO and GMPO, which turns their ratio exp(mean log π/π_old) into one to the sampler; sequence
+    for RLOO, whose action is the whole completion.
+
     Args:
-        level: what one weight belongs to: each token, or a whole sequence.
+        level: what one weight belongs to: each token, or a whole sequence; null is the objective's own.
         action: truncate sets a weight outside the bounds to the bound; mask sets it to 0.
         lower: smallest weight left as it is, at most 1; None, or 0, is no bound.
         upper: largest weight left as it is, at least 1; None, or infinity, is no bound.
@@ -54,7 +62,7 @@ class SamplerCorrection:
     def __init__(
         self,
         *,
-        level: Literal["token", "sequence", "geometric"] = "token",
+        level: Level | None = None,
         action: Literal["truncate", "mask"] = "truncate",
         lower: float | None = None,
         upper: float | None = 2.0,
@@ -68,12 +76,18 @@ class SamplerCorrection:
         self.lower = 0.0 if lower is None else lower
         self.upper = torch.inf if upper is None else upper
 
+    def of_level(self, level: Level) -> SamplerCorrection:
+        """The same, of that level if it has none of its own."""
+        correction = copy.copy(self)
+        correction.level = self.level or level
+        return correction
+
     def ratio(self, logprobs: Tensor, batch: RolloutBatch) -> Tensor:
         """The weights before they are bounded, float64, ``[B, T]``; arguments as in ``weights``."""
         mask = batch.completion_mask
         # float64: the logarithms are nearly equal, and a sequence adds up thousands of their differences.
         log_ratio = torch.where(mask > 0, sampler_log_ratio(logprobs, batch).double(), 0.0)
-        if self.level != "token":
+        if self.level in ("sequence", "geometric"):
             log_ratio = log_ratio.sum(dim=1, keepdim=True)
         if self.level == "geometric":
             log_ratio = log_ratio / mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -111,7 +125,7 @@ class SamplerCorrection:
         ratio = self.ratio(logprobs, batch)
         _add_shares(figures, OUT_OF_BOUNDS, self._outside(ratio), batch)
         weights, counted = self._bounded(ratio), batch.counted
-        if self.level != "token":
+        if self.level in ("sequence", "geometric"):
             weights, counted = weights[:, :1], counted.amax(dim=1, keepdim=True)
         figures.add_min(f"{RATIO}/min", weights, counted)
         figures.add_mean(f"{RATIO}/mean", weights, counted)

@@ -21,7 +21,8 @@ from grpo_lightning.callbacks.geometry import (
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
 from grpo_lightning.functional.reduction import sequence_mean, sequence_sum, token_mean
-from grpo_lightning.objectives import GSPO, LUSPO, VESPO, ClippedObjective, Objective
+from grpo_lightning.objectives import GMPO, GSPO, LUSPO, RLOO, VESPO, ClippedObjective, Objective
+from grpo_lightning.rollout.sampler_correction import SamplerCorrection
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,9 @@ IN_REWARD = ClippedObjective(beta=0.1, kl_in="reward")
         (group_normalized, module(IN_REWARD), {"tries": 2}, "teach too with --model.objective.kl_in reward"),
         (group_normalized, module(IN_REWARD), {"mask_truncated": True}, "--rollout.mask_truncated true: a completion"),
         (ReinforcePlusPlus(), module(IN_REWARD), {"mask_truncated": True}, None),
+        (ReinforcePlusPlus(), module(GMPO()), {}, "--rollout.advantages ReinforcePlusPlus: .* --model.objective GMPO"),
+        (ReinforcePlusPlus(), module(GSPO(token_gradient=True)), {}, None),
+        (Critics(), module(RLOO(), Critics()), {}, "--rollout.advantages Critics: .* --model.objective RLOO has"),
         (group_normalized, module(), {"normalize_each_reward": True, "clips": True}, "--rollout.reward_clip bounds"),
         (
             group_normalized,
@@ -118,7 +122,7 @@ def test_what_cannot_make_advantages_together(estimator, of, changes, line) -> N
 @pytest.mark.parametrize(
     ("of", "flag"),
     [
-        (module(correction=object()), "--model.correction compares"),
+        (module(correction=SamplerCorrection()), "--model.correction compares"),
         (module(off_policy_mask=object()), "--model.off_policy_threshold compares"),
         (module(VESPO()), "--model.objective VESPO compares"),
         (module(), None),
@@ -128,6 +132,27 @@ def test_ratios_need_the_whole_distribution(of, flag) -> None:
     check_ratios(of, Sampling(max_completion_length=8))
     with nullcontext() if flag is None else pytest.raises(UserError, match=flag):
         check_ratios(of, Sampling(max_completion_length=8, top_p=0.9))
+
+
+@pytest.mark.parametrize(
+    ("objective", "level", "fits"),
+    [
+        (GSPO(), "token", "geometric"),
+        (LUSPO(), "token", "geometric"),
+        (GMPO(), "token", "geometric"),
+        (RLOO(), "token", "sequence"),
+        (GSPO(), "sequence", None),
+        (RLOO(), "geometric", None),
+        (GSPO(token_gradient=True), "token", None),
+        (ClippedObjective(), "token", None),
+        (ClippedObjective(), "sequence", None),
+    ],
+)
+def test_no_weights_by_token_where_a_sequence_has_one_gradient(objective, level, fits) -> None:
+    name = type(objective).__name__
+    line = rf"^--model.correction.level token: .* --model.objective {name} has for .*; use {fits}, or leave level out$"
+    with nullcontext() if fits is None else pytest.raises(UserError, match=line):
+        check_ratios(module(objective, correction=SamplerCorrection(level=level)), Sampling(max_completion_length=8))
 
 
 def test_a_sequence_objective_with_another_reduction_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
