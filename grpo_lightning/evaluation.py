@@ -106,8 +106,8 @@ class Tally:
         """This rank's completions, with ``correct`` and ``greedy``."""
         self.problems = 0
         self.unreadable = 0
-        self.parts: dict[str, list[bool]] = {}
-        """Verdicts by ``"level=3"`` and the like."""
+        self.parts: dict[str, list[float]] = {}
+        """What each problem adds to the accuracy, by ``"level=3"`` and the like."""
         self.metrics: dict[str, Metric] = {"mean_length": MeanMetric(), "clipped_ratio": MeanMetric()}
         if greedy:
             self.metrics["accuracy"] = MeanMetric()
@@ -157,8 +157,10 @@ class Tally:
         for completion in answers or drawn:
             self.metrics["mean_length"].update(len(completion.token_ids))
             self.metrics["clipped_ratio"].update(float(not completion.finished))
+        # As ``accuracy`` itself: of the greedy answer, or pass@1 of the samples where nothing was greedy.
+        accuracy = float(verdicts[0]) if answers else sum(right) / len(right)
         if answers:
-            self.metrics["accuracy"].update(float(verdicts[0]))
+            self.metrics["accuracy"].update(accuracy)
         for name, metric in self.metrics.items():
             if name.startswith("pass@"):
                 metric.update(right)
@@ -167,7 +169,7 @@ class Tally:
         for column in BREAKDOWNS:
             value = prompt.columns.get(column)
             if value is not None:
-                self.parts.setdefault(f"{column}={value}", []).append(verdicts[0])
+                self.parts.setdefault(f"{column}={value}", []).append(accuracy)
 
     def result(self) -> dict[str, float]:
         """Figures over all ranks; ``accuracy`` is greedy, or pass@1 where nothing was greedy. NaN without problems."""
@@ -180,10 +182,10 @@ class Tally:
         figures["problems"] = float(problems)
         if unreadable:
             figures["unreadable_golds"] = float(unreadable)
-        verdicts: dict[str, list[bool]] = {}
-        for part, rights in ranks.gather_objects(list(self.parts.items())):
-            verdicts.setdefault(part, []).extend(rights)
-        return figures | {f"{part}/accuracy": sum(v) / len(v) for part, v in sorted(verdicts.items())}
+        of_parts: dict[str, list[float]] = {}
+        for part, accuracies in ranks.gather_objects(list(self.parts.items())):
+            of_parts.setdefault(part, []).extend(accuracies)
+        return figures | {f"{part}/accuracy": sum(a) / len(a) for part, a in sorted(of_parts.items())}
 
 
 def judge(

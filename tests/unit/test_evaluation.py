@@ -111,6 +111,19 @@ def test_a_tally_by_hand() -> None:
     assert len(tally.records) == 9
 
 
+def test_without_a_greedy_answer_a_parts_accuracy_is_that_of_all_samples() -> None:
+    tally = Tally(_source({"yes": 1.0, "no": 0.0}), greedy=False, samples=4)
+    tally.add(
+        [_problem(level=1), _problem(level=1), _problem(level=2)],
+        [[], [], []],
+        [_says("no", "yes", "yes", "yes"), _says("yes", "no", "no", "no"), _says("no", "no", "yes", "no")],
+    )
+    found = tally.result()
+    assert found["level=1/accuracy"] == (3 / 4 + 1 / 4) / 2
+    assert found["level=2/accuracy"] == 1 / 4
+    assert found["accuracy"] == found["pass@1"] == pytest.approx(5 / 12)
+
+
 def test_problems_without_a_verdict_are_in_no_figure() -> None:
     tally = Tally(_source({"yes": 1.0, "no": 0.0, "?": None}), greedy=True, samples=0)
     tally.add([_problem(level=1), _problem(level=2)], [_says("?"), _says("no")], [[], []])
