@@ -23,12 +23,16 @@ from grpo_lightning.models.policy import Policy
 
 log = logging.getLogger(__name__)
 DType = Literal["float32", "bfloat16"]
+RANDOM_IN_TRAINING = ("dropout", "drop", "dropout_p", "dropout_prob", "jitter_noise", "jitter_eps")
+"""Ends of the names of a configuration's numbers."""
+NO_NOISE = ("phimoe", "router_jitter_noise")
+"""Says how close two experts are to be mixed, also of a model that samples."""
 
 
 def load_config(name_or_path: str, *, flag: str, trust_remote_code: bool = False) -> PretrainedConfig:
-    """A model's configuration, with every dropout set to 0.
+    """A model's configuration, with every dropout and the noise of a router's input set to 0.
 
-    Dropout would make the policy that is trained another one than the policy that sampled.
+    Either would make the policy that is trained another one than the policy that sampled.
 
     Raises:
         UserError: if there is no such model, naming ``flag``.
@@ -36,7 +40,7 @@ def load_config(name_or_path: str, *, flag: str, trust_remote_code: bool = False
     config = _load(AutoConfig.from_pretrained, name_or_path, flag, trust_remote_code=trust_remote_code)
     for part in [config, *(v for v in vars(config).values() if isinstance(v, PretrainedConfig))]:
         for key, value in vars(part).items():
-            if key.endswith(("dropout", "drop", "dropout_p", "dropout_prob")) and isinstance(value, float):
+            if key.endswith(RANDOM_IN_TRAINING) and isinstance(value, float) and (part.model_type, key) != NO_NOISE:
                 setattr(part, key, 0.0)
     return config
 
@@ -77,7 +81,8 @@ def load_policy(
         device: a GPU to load to at once; every rank of a host loads, and its memory may not hold so many copies.
 
     Raises:
-        UserError: if the model cannot be loaded, is incomplete, or does something unknown to its logits.
+        UserError: if the model cannot be loaded, is incomplete, does something unknown to its logits, or
+            scores otherwise in training.
     """
     if attn_implementation == "sdpa" and getattr(config.get_text_config(), "attn_logit_softcapping", None):
         # transformers drops the cap without a word: another model than the one that samples would be trained.

@@ -98,7 +98,7 @@ class Policy(nn.Module):
         """Check on a few tokens that our logits are the model's own, and give up packing where it does not work.
 
         Raises:
-            UserError: if the model does something to its logits that we do not know.
+            UserError: if the model does something to its logits that we do not know, or scores otherwise in training.
         """
         chosen = self.model.config._attn_implementation
         if "flash" in chosen:  # takes neither float32 nor a CPU
@@ -106,6 +106,7 @@ class Policy(nn.Module):
         tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.25
         wanted, self.packing = self.packing, False
         self._verify_logits(tolerance)
+        self._verify_training(tolerance)
         fault = self._packing_fault(tolerance) if wanted else None
         self.packing = wanted and fault is None
         self.shares_prompts = self.shares_prompts and self.packing
@@ -128,6 +129,23 @@ class Policy(nn.Module):
             raise UserError(
                 f"--model.policy: {type(self.model).__name__} changes its logits after the head in a way unknown here "
                 f"(log-probabilities differ by {gap:.2g}); please report the model"
+            )
+
+    @torch.no_grad()
+    def _verify_training(self, tolerance: float) -> None:
+        """Refuse a model that draws its experts in training, or adds noise: it would learn as another policy than the
+        one that sampled."""
+        batch, training, cuda = self._probe(4), self.model.training, self.model.device.type == "cuda"
+        # What it draws here must not change what is drawn later.
+        with torch.random.fork_rng(devices=[self.model.device] if cuda else []):
+            trained, sampled = (self.model.train(mode) and self(batch).logprobs for mode in (True, False))
+        self.model.train(training)
+        gap = (trained - sampled).abs().max().item()
+        if not gap <= tolerance:
+            raise UserError(
+                f"--model.policy: {type(self.model).__name__} scores tokens otherwise in training than when it samples "
+                f"(log-probabilities differ by {gap:.2g}), as a model does that draws its experts or has dropout left: "
+                "it would not learn from its own samples; choose another model"
             )
 
     def _packing_fault(self, tolerance: float) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig, GPT2Config
 
@@ -22,7 +23,7 @@ from grpo_lightning.models.loading import (
     warn_of_bfloat16_weights,
 )
 from grpo_lightning.models.policy import Policy
-from tests.unit.models.tiny import sequences, tiny_model, tiny_tokenizer
+from tests.unit.models.tiny import COMMON, sequences, tiny_model, tiny_tokenizer
 
 FLAG = "--model.policy"
 
@@ -78,6 +79,24 @@ def test_dropout_of_whole_layers_is_off_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "opt", "dropout": 0.1, "layerdrop": 0.3}))
     config = load_config(str(tmp_path), flag=FLAG)
     assert (config.dropout, config.layerdrop) == (0.0, 0.0)
+
+
+def test_the_noise_of_a_mixtures_router_is_off_too(tmp_path: Path) -> None:
+    config = transformers.MixtralConfig(**COMMON, num_local_experts=4, router_jitter_noise=0.2)
+    model = transformers.MixtralForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    batch = sequences((3, 4), (5, 2))
+    assert not torch.equal(Policy(model.train())(batch).logprobs, Policy(model)(batch).logprobs)
+    policy = _load(tmp_path)
+    expected = policy(batch).logprobs
+    assert torch.equal(policy.train()(batch).logprobs, expected)
+
+
+def test_what_a_sampling_model_mixes_its_experts_by_is_left_alone(tmp_path: Path) -> None:
+    noise = {"router_jitter_noise": 0.01, "input_jitter_noise": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "phimoe", **noise}))
+    config = load_config(str(tmp_path), flag=FLAG)
+    assert (config.router_jitter_noise, config.input_jitter_noise) == (0.01, 0.0)
 
 
 def test_weights_are_float32_unless_bfloat16_is_asked_for(source: Path) -> None:

@@ -7,12 +7,12 @@ import copy
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PhimoeConfig, PhimoeForCausalLM, PreTrainedModel
 
 from grpo_lightning.errors import UserError
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.types import SequenceBatch
-from tests.unit.models.tiny import ARCHITECTURES, sequences, tiny_model, uniform_model
+from tests.unit.models.tiny import ARCHITECTURES, COMMON, sequences, tiny_model, uniform_model
 
 RAGGED = ((5, 4), (2, 7), (9, 1), (1, 3))
 
@@ -186,6 +186,41 @@ def test_nan_weights_are_refused_too() -> None:
     model = tiny_model()
     torch.nn.init.constant_(model.lm_head.weight, torch.nan)
     with pytest.raises(UserError, match="LlamaForCausalLM"):
+        Policy(model).verify()
+
+
+class _Noisy(torch.nn.Module):
+    """A layer that draws in training, and not when it samples."""
+
+    def __init__(self, layer: torch.nn.Module, *, size: float) -> None:
+        super().__init__()
+        self.layer, self.size = layer, size
+
+    def forward(self, states: Tensor) -> Tensor:
+        noise = torch.rand_like(states) if self.training else 0.0
+        return self.layer(states) * (1 + self.size * noise)
+
+
+def test_a_model_that_is_random_in_training_is_refused() -> None:
+    model = tiny_model()
+    model.model.layers[0].mlp = _Noisy(model.model.layers[0].mlp, size=0.0).eval()
+    state = torch.get_rng_state()
+    Policy(model).verify()  # what it draws does nothing
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not model.training
+    model.model.layers[0].mlp.size = 0.1
+    with pytest.raises(UserError, match="LlamaForCausalLM scores tokens otherwise in training than when it samples"):
+        Policy(model).verify()
+
+
+def test_a_mixture_that_draws_its_experts_in_training_is_refused() -> None:
+    options = COMMON | {"num_local_experts": 4, "router_jitter_noise": 1.0}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = PhimoeForCausalLM(PhimoeConfig(**options)).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    with pytest.raises(UserError, match="PhimoeForCausalLM scores tokens otherwise in training"):
         Policy(model).verify()
 
 

@@ -35,7 +35,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     ),
     "Mistral": ("MistralForCausalLM", {"sliding_window": 4, "head_dim": 8}),
-    "GPT-2": ("GPT2LMHeadModel", {"n_inner": 64}),
+    "GPT-2": ("GPT2LMHeadModel", {"n_inner": 64, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
     "Phi": ("PhiForCausalLM", {}),  # a head with a bias
     "Cohere": ("CohereForCausalLM", {"logit_scale": 0.25}),
     "Granite": ("GraniteForCausalLM", {"logits_scaling": 4.0}),
