@@ -30,6 +30,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 } | {
     "checkpointing": {"updates": 2, "beta": 0.04, "gradient_checkpointing": True},
     "checkpointing, LoRA": {"updates": 2, "beta": 0.04, "lora": True, "gradient_checkpointing": True},
+    "bf16, checkpointing": {"updates": 2, "beta": 0.04, "gradient_checkpointing": True, "precision": "bf16-mixed"},
     "padding": {"updates": 2, "beta": 0.04, "packing": False},
     "padding, LoRA": {"updates": 2, "beta": 0.04, "packing": False, "lora": True},
     # The first forward is the reference's: FSDP2 settles its dtypes in it.
@@ -40,10 +41,11 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "PPO, value head": PPO,
     "PPO, value head, LoRA": PPO | {"lora": True},
     "PPO, critic": PPO | {"critic": True, "critic_lr": 0.1},
+    "PPO, value head, checkpointing": PPO | {"gradient_checkpointing": True},
     "PPO, value head, bf16": PPO | {"precision": "bf16-mixed"},
 }
 """Two passes each, unless one says otherwise; checkpointing, padding and bf16 are compared with
-"windows 2, beta 0.04"."""
+"windows 2, beta 0.04", or with what they are without."""
 
 SUPERVISED: dict[str, dict[str, Any]] = {
     "supervised": {},
