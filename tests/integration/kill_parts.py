@@ -37,6 +37,11 @@ class Deadly:
     def __init__(self, share: float, *, after: int) -> None:
         self.share, self.left = share, after
 
+    @property
+    def before_the_end(self) -> bool:
+        """What it writes last has not taken its place then."""
+        return self.share <= 1.15
+
     def __call__(self, content: dict[str, Any], path: Path) -> None:
         if not self._last():
             write(content, path)
@@ -45,7 +50,7 @@ class Deadly:
             buffer = io.BytesIO()
             torch.save(content, buffer)
             checkpoint_files.replacing = partial(_mortal, room=int(buffer.tell() * self.share))
-        elif self.share <= 1.15:
+        elif self.before_the_end:
             files.take_place = _die
         write(content, path)
         _die()
@@ -58,7 +63,7 @@ class Deadly:
             last = self._last()
             if last and self.share <= 1:
                 filesystem._write_item = MortalShards(int(self.share * SHARDS))
-            elif last and self.share <= 1.15:
+            elif last and self.before_the_end:
                 strategies.take_place = _die
             save(strategy, checkpoint, path)
             if last:

@@ -192,6 +192,8 @@ class Chain:
         if kind in ("SIGTERM", "Ctrl-C"):  # or their starter would kill the first, which may still save
             assert [rank.exitcode for rank in life.ranks[1:]] == [0] * (self.ranks - 1), life.log.read_text()[-4000:]
         assert after >= before, f"{kind}: {before} was there, {after} is\n{life.log.read_text()[-4000:]}"
+        if save is not None:
+            assert bool(self._drafts()) == save.before_the_end, "it was not killed where it should be"
 
     def _fill(self, life: Life) -> None:
         """No file may grow beyond 2 KB for a while: what the system says then is treated like a full disk."""
@@ -207,8 +209,10 @@ class Chain:
         """Go on to the end."""
         code = self._begin(self.newest()).end(300)
         assert code == 0, self.folder.with_suffix(".log").read_text()[-4000:]
-        drafts = [str(path) for path in self.folder.rglob(f"*{files.DRAFT}*")]
-        assert drafts == [], "drafts of a killed run are left"
+        assert self._drafts() == [], "drafts of a killed run are left"
+
+    def _drafts(self) -> list[Path]:
+        return list(self.folder.rglob(f"*{files.DRAFT}"))
 
     def differences(self, whole: Path) -> list[str]:
         """Between this run and the one in ``whole``; samples that a full disk refused are lost."""
