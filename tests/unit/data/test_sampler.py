@@ -219,6 +219,20 @@ def test_another_curriculum_starts_the_epoch_again(caplog: pytest.LogCaptureFixt
     assert "the epoch starts again" in caplog.text
 
 
+def test_a_curriculum_may_choose_a_prompt_twice() -> None:
+    class Twice(ByPassRate):
+        def choose(self, *, epoch: int, start: int) -> list[int]:
+            return [3, 1, 3, 2]
+
+    curriculum = _curriculum(Twice)
+    assert next(iter(_loader(curriculum=curriculum))) == [3, 1, 3, 2]
+    asked = [curriculum.prompts[number] for number in (3, 1, 3)]
+    measured: list[Measurement] = []
+    curriculum.record = lambda measurements: measured.extend(measurements) or {}  # type: ignore[method-assign]
+    curriculum.measure(asked, torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]), {})
+    assert [(of.number, of.rewards) for of in measured] == [(1, [0.0, 0.0]), (3, [1.0, 0.0]), (3, [1.0, 1.0])]
+
+
 @pytest.mark.parametrize("chosen", [[0, 1, 2], [0, 1, 2, 10], [-1, 0, 1, 2]])
 def test_a_curriculum_that_chooses_what_there_is_not(chosen: list[int]) -> None:
     class Wrong(ByPassRate):
