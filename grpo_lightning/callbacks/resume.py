@@ -10,10 +10,14 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.checkpoint import checkpoint_folders
+from grpo_lightning.data.sampler import EpochSampler
 from grpo_lightning.files import sweep
+from grpo_lightning.models.optimizers import forget_moments
+from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rollout.seeds import request_seed
 
 WRITTEN = ("checkpoints", "samples", "broken")
@@ -39,19 +43,56 @@ class ExactResume(L.Callback):
         for folder in {root, *(root / name for name in WRITTEN), *checkpoint_folders(trainer)}:
             sweep(folder)
 
+    def on_save_checkpoint(self, trainer: L.Trainer, *args: Any) -> None:
+        """Figures that the disk refused are tried again: a run that goes on from here does not make them once more."""
+        for logger in trainer.loggers:
+            logger.save()
+
+    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: PolicyModule, checkpoint: dict[str, Any]) -> None:
+        """The config wins: early stopping's patience, a time limit, which is this command's, and the optimizer."""
+        for callback in trainer.callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if isinstance(callback, EarlyStopping) and state:
+                state["patience"] = callback.patience
+            if isinstance(callback, Timer):
+                checkpoint["callbacks"].pop(callback.state_key, None)
+        forget_moments(checkpoint, pl_module.optimizer_factory, device=trainer.strategy.root_device)
+
     def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
+        loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
         # Resumed from a checkpoint written after an epoch's last batch, Lightning takes that epoch for done but still
         # for the one that it goes on with: the next would neither be counted, so that a resume from within it would
         # begin it anew, nor announced to callbacks.
-        loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
         if loop.restarted_mid_epoch and epochs.processed == epochs.ready:
             loop.reset_restart_stage()
+        # From one written at an epoch's very end, a run of so many steps would end that epoch once more, with the
+        # next one's first batch in it, and lose the others.
+        if loop.restarted_on_epoch_end:
+            loop.reset_restart_stage()
+            loop.epoch_progress.increment_completed()
+            loop._restarting = loop.epoch_loop.restarting = False
+        _recount(trainer)
 
     def on_train_batch_start(self, trainer: L.Trainer, *args: Any) -> None:
         _seed("training", trainer.global_step)
 
     def on_validation_start(self, trainer: L.Trainer, *args: Any) -> None:
         _seed("evaluation", trainer.global_step)
+
+
+def _recount(trainer: L.Trainer) -> None:
+    """Where the epoch is on other data or in other batches: by its old count, Lightning would end it elsewhere."""
+    sampler = getattr(trainer.train_dataloader, "sampler", None)
+    if not isinstance(sampler, EpochSampler) or sampler.recounted is None:
+        return
+    (epoch, done), progress = sampler.recounted, trainer.fit_loop.epoch_loop.batch_progress
+    if epoch == trainer.current_epoch:
+        progress.is_last_batch = False
+    else:  # saved while the epoch before, whose last batch it had seen, was still to be ended
+        done = int(trainer.num_training_batches)
+    shift = done - progress.current.processed
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(progress.current, name, getattr(progress.current, name) + shift)
 
 
 def _seed(purpose: str, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 from typing import Any
 
@@ -23,10 +24,19 @@ def train_loader(prompts: list[Prompt], sampler: EpochSampler) -> StatefulDataLo
         prompts: all that there are to train on.
         sampler: which of them make up each batch.
     """
+    sampler.data = fingerprint(prompts)
     positions = range(sampler.rank, sampler.batch_size, sampler.world_size)
     return StatefulDataLoader(
         _TrainBatches(prompts, list(positions)), batch_size=None, sampler=sampler, **_without_workers()
     )
+
+
+def fingerprint(prompts: list[Prompt]) -> str:
+    """Of the questions and their order; not of how they are put to the model."""
+    digest = hashlib.blake2b(digest_size=8)
+    for prompt in prompts:
+        digest.update(repr(prompt.columns.get("question", prompt.text)).encode())
+    return digest.hexdigest()
 
 
 def eval_loader(prompts: list[Prompt], *, batch_size: int, rank: int, world_size: int) -> DataLoader:

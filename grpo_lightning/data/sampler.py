@@ -53,7 +53,11 @@ class EpochSampler(Sampler[list[int]]):
         self.shuffle = shuffle
         self.seed = seed
         self.curriculum = curriculum
+        self.data = ""
+        """Fingerprint of the prompts: their numbers mean nothing for others."""
         self.epoch = 0
+        self.recounted: tuple[int, int] | None = None
+        """Epoch, and batches of it that are done, where a resumed one is cut otherwise than the checkpoint counts."""
         self._opened: tuple[int, list[int]] | None = None
         if curriculum is not None:
             curriculum.begin(batch_size=batch_size, seed=seed)
@@ -142,24 +146,37 @@ class _EpochIterator(Iterator[list[int]]):
             epoch = sampler.epoch
         if position + sampler.batch_size > sampler.prompts:
             epoch, position = epoch + 1, 0
-        return {"epoch": epoch, "position": position, "order": self._order_of()}
+        return {"epoch": epoch, "position": position, "batch_size": sampler.batch_size, "order": self._order_of()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; on other data, or in another order, from the start of the epoch."""
+        sampler = self._sampler
         self._opened = False
-        self._resumed_epoch = self._epoch = self._sampler.epoch = state["epoch"]
+        self._resumed_epoch = self._epoch = sampler.epoch = state["epoch"]
         self._position = state["position"]
-        if state["order"] != self._order_of() and self._position:
-            log.warning(
-                "the checkpoint was made with prompts %s, this run has %s: the epoch starts again from its beginning",
-                state["order"], self._order_of(),
-            )  # fmt: skip
+        changes, before = _changes(state["order"], self._order_of()), state.get("batch_size")
+        if changes and self._position:
+            log.warning("the checkpoint's prompts are not this run's (%s): the epoch starts again", changes)
             self._position = 0
+        elif before != sampler.batch_size and self._position:
+            log.info(
+                "the epoch goes on after its first %d prompts, in batches of %d prompts instead of %s",
+                self._position, sampler.batch_size, before,
+            )  # fmt: skip
+        if changes or before != sampler.batch_size:
+            left = (sampler.prompts - self._position) // sampler.batch_size
+            sampler.recounted = self._epoch, len(sampler) - left
 
     def _order_of(self) -> dict[str, Any]:
         sampler = self._sampler
-        order = {"prompts": sampler.prompts, "shuffle": sampler.shuffle, "seed": sampler.seed}
+        order = {"prompts": sampler.prompts, "data": sampler.data, "shuffle": sampler.shuffle, "seed": sampler.seed}
         return order | (sampler.curriculum.settings() if sampler.curriculum is not None else {})
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
+    names = [name for name in now | before if before.get(name) != now.get(name)]
+    values = [f"{name} {before.get(name)} before, {now.get(name)} now" for name in names if name != "data"]
+    return ", ".join(["other questions"] * ("data" in names) + values)
 
 
 def deal_evenly(count: int, *, batch_size: int, rank: int, world_size: int) -> list[list[tuple[int, bool]]]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 from grpo_lightning.errors import UserError
 
+log = logging.getLogger(__name__)
 DEFAULT_LR = 1e-6
 SCHEDULES = {
     "constant",
@@ -56,7 +59,25 @@ def make_optimizer(
         {"params": [p for p in module.parameters() if p.requires_grad], "lr": base if own is None else own}
         for module, _, own in groups
     ]
-    return factory(parameters, lr=base)
+    return factory(parameters, lr=base, **one_kernel(factory))
+
+
+def one_kernel(factory: Callable[..., Optimizer]) -> dict[str, bool]:
+    """``fused=True`` for torch's Adam and AdamW, unless the user has chosen.
+
+    On CPUs torch's own default goes through each weight several times, by way of two tensors of its size: for a large
+    embedding four times as long, and memory that no gradient needs.
+    """
+    if not isinstance(factory, functools.partial):
+        return {}
+    kind, given = optimizer_class(factory), factory.keywords
+    chosen = any(given.get(name) for name in ("foreach", "differentiable")) or given.get("fused") is not None
+    return {} if chosen or kind not in (Adam, AdamW) else {"fused": True}
+
+
+def optimizer_class(factory: functools.partial[Optimizer]) -> Any:
+    """The class of a factory of the command line's, which may be its first argument."""
+    return next((a for a in factory.args if isinstance(a, type)), factory.func)
 
 
 def chosen_lr(factory: Callable[..., Optimizer], lr: float | None) -> float:
@@ -73,10 +94,54 @@ def chosen_lr(factory: Callable[..., Optimizer], lr: float | None) -> float:
         return lr
     if not isinstance(factory, functools.partial):
         return DEFAULT_LR
-    kind = next((a for a in factory.args if isinstance(a, type)), factory.func)
-    default = inspect.signature(kind).parameters["lr"].default
+    default = inspect.signature(optimizer_class(factory)).parameters["lr"].default
     own = factory.keywords.get("lr", default)
     return DEFAULT_LR if own == default else own
+
+
+def forget_moments(
+    checkpoint: dict[str, Any], factory: Callable[..., Optimizer] | None, *, device: torch.device | None = None
+) -> None:
+    """Leave out of a checkpoint, in place, what another kind of optimizer keeps of past gradients; see ``fits``.
+
+    Args:
+        checkpoint: Lightning's.
+        factory: as in ``make_optimizer``.
+        device: of the parameters.
+    """
+    for saved in checkpoint.get("optimizer_states", []):
+        kept = {name for state in saved["state"].values() for name in state}
+        if kept and not fits(kept, factory, device=device):
+            saved["state"] = {}
+
+
+def fits(kept: set[str], factory: Callable[..., Optimizer] | None, *, device: torch.device | None = None) -> bool:
+    """True if an optimizer can go on with what a checkpoint has of it; else that is said, and it begins anew.
+
+    AdamW's second moment is of no use to SGD, whose momentum AdamW would look for in vain; nor has a checkpoint the
+    maximum that ``amsgrad`` needs where it was off before. What an optimizer keeps shows in a trial step.
+
+    Args:
+        kept: names of what the checkpoint has for each parameter, such as ``exp_avg``.
+        factory: as in ``make_optimizer``.
+        device: of the parameters.
+    """
+    factory = factory or AdamW
+    one = nn.Parameter(torch.zeros(1, 1, device=device))
+    one.grad = torch.zeros_like(one)
+    try:
+        optimizer = factory([{"params": [one], "lr": DEFAULT_LR}], lr=DEFAULT_LR)
+        optimizer.step()
+    except Exception:  # it wants other parameters than this one, so nothing is known of it
+        return True
+    needed = {name for name, value in optimizer.state[one].items() if value is not None}
+    if needed and needed <= kept:
+        return True
+    log.warning(
+        "the checkpoint's optimizer has kept %s, and %s needs %s: it begins anew, from the weights alone",
+        ", ".join(sorted(kept)), type(optimizer).__name__, ", ".join(sorted(needed)) or "none of it",
+    )  # fmt: skip
+    return False
 
 
 def make_scheduler(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from grpo_lightning.callbacks.resume import ExactResume
 from grpo_lightning.data import ByColumn, ByPassRate, Curriculum, PromptDataModule, PromptTemplate, RunningTotals
 from grpo_lightning.data.arithmetic import build_tokenizer
 from grpo_lightning.types import PromptBatch
@@ -28,6 +29,7 @@ class Recorder(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.tokenizer = build_tokenizer()
+        self.optimizer_factory = None
         self.layer = torch.nn.Linear(1, 1, bias=False)
         self.seen: list[tuple[int, list[int]]] = []
         self.evaluated: list[tuple[int, list[int]]] = []
@@ -51,12 +53,15 @@ class Recorder(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def _data(*, evaluated: bool = True, curriculum: Curriculum | None = None) -> PromptDataModule:
+def _data(
+    *, evaluated: bool = True, curriculum: Curriculum | None = None, size: int = 14, rows: int = 0, batch: int = 4
+) -> PromptDataModule:
+    """``rows`` is the seed of the training rows, ``batch`` the number of prompts of a rollout."""
     sources = [RunningTotals(split="eval", size=5), RunningTotals(split="eval", size=3, seed=1, name="more")]
     return PromptDataModule(
-        RunningTotals(size=14),
+        RunningTotals(size=size, seed=rows),
         template=RAW,
-        prompts_per_step=4,
+        prompts_per_step=batch,
         eval_batch_size=4,
         eval_sources=sources if evaluated else None,
         curriculum=curriculum,
@@ -92,13 +97,16 @@ def _trainer(folder: Path, **arguments: Any) -> L.Trainer:
         ({"save_on_train_epoch_end": False}, {"val_check_interval": 1}, "none"),
         ({"save_on_train_epoch_end": True}, {}, "none"),
         ({"save_on_train_epoch_end": True}, {"limit_val_batches": 0}, "none"),
+        ({"save_on_train_epoch_end": True}, {"max_steps": 9}, "none"),
+        ({"save_on_train_epoch_end": True}, {"max_steps": 9, "limit_val_batches": 0}, "none"),
         ({"every_n_train_steps": 1}, {"limit_train_batches": 2}, "none"),
         ({"every_n_train_steps": 1}, {}, "by-column"),
         ({"every_n_train_steps": 1}, {}, "by-pass-rate"),
         ({"save_on_train_epoch_end": True}, {}, "by-pass-rate"),
     ],
     ids=[
-        *("each-step", "each-validation", "validation-each-step", "each-epoch", "no-validation", "short-epochs"),
+        *("each-step", "each-validation", "validation-each-step", "each-epoch", "no-validation"),
+        *("each-epoch-by-steps", "no-validation-by-steps", "short-epochs"),
         *("by-column", "by-pass-rate", "by-pass-rate-each-epoch"),
     ],
 )
@@ -123,10 +131,61 @@ def test_resuming_sees_what_an_unbroken_run_would_have_seen(
     for checkpoint in checkpoints[:-1]:
         steps = int(checkpoint.stem.partition("=")[2])
         resumed = Recorder()
-        _trainer(tmp_path, enable_checkpointing=False, **trainer).fit(
+        _trainer(tmp_path, enable_checkpointing=False, callbacks=[ExactResume()], **trainer).fit(
             resumed, datamodule=_data(curriculum=make()), ckpt_path=checkpoint, weights_only=True
         )
         assert resumed.seen == whole.seen[steps:], checkpoint.stem
+
+
+def _seen(data: PromptDataModule, epoch: int, start: int = 0) -> list[tuple[int, list[int]]]:
+    """What an epoch asks after its first prompts."""
+    data.tokenizer = build_tokenizer()
+    data.setup("fit")
+    sampler = data.train_dataloader().sampler
+    starts = range(start, sampler.prompts - sampler.batch_size + 1, sampler.batch_size)
+    return [(epoch, sampler.batch(epoch, start)) for start in starts]
+
+
+AGAIN = "the checkpoint's prompts are not this run's ({}): the epoch starts again"
+OTHERWISE = "the epoch goes on after its first {} prompts, in batches of {} prompts instead of 4"
+
+
+@pytest.mark.parametrize("saved", ["rollout", "validation", "rollout, by steps", "validation, by steps"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": 18}, AGAIN.format("other questions, prompts 14 before, 18 now")),
+        ({"rows": 5}, AGAIN.format("other questions")),
+        ({"size": 10}, AGAIN.format("other questions, prompts 14 before, 10 now")),
+        ({"batch": 8}, OTHERWISE),
+        ({"batch": 2}, OTHERWISE),
+        ({"size": 18, "batch": 8}, AGAIN.format("other questions, prompts 14 before, 18 now")),
+    ],
+    ids=["more", "others", "fewer", "larger", "smaller", "both"],
+)
+def test_an_epoch_on_other_data_or_in_other_batches_loses_no_prompt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, int], message: str, saved: str
+) -> None:
+    """From within the first epoch, from its end, and from within the second: all that are left are asked, once."""
+    trainer: dict[str, Any] = {"max_steps": 4} if saved.endswith("steps") else {"max_epochs": 2}
+    each = {"val_check_interval": 1} if saved.startswith("validation") else {}
+    saving = {"save_on_train_epoch_end": False} if each else {"every_n_train_steps": 1}
+    keep = ModelCheckpoint(dirpath=tmp_path / "kept", filename="{step}", save_top_k=-1, **saving)
+    _trainer(tmp_path, callbacks=[keep], **trainer, **each).fit(Recorder(), datamodule=_data())
+    for steps in (1, 2, 3, 4):
+        epoch, position = divmod(4 * steps, 12)
+        start = position if message == OTHERWISE else 0
+        expected = [asked for e in range(epoch, 3) for asked in _seen(_data(**changes), e, start if e == epoch else 0)]
+        resumed = Recorder()
+        trainer = {"max_steps": steps + len(expected)} if saved.endswith("steps") else {"max_epochs": 3}
+        caplog.clear()
+        with caplog.at_level("INFO", logger="grpo_lightning"):
+            _trainer(tmp_path, enable_checkpointing=False, callbacks=[ExactResume()], **trainer).fit(
+                resumed, datamodule=_data(**changes), ckpt_path=tmp_path / "kept" / f"step={steps}.ckpt"
+            )
+        assert resumed.seen == expected, steps
+        assert (message.format(position, changes.get("batch")) in caplog.messages) == (position > 0), steps
+        assert len(resumed.evaluated) == 3 * len({epoch for epoch, _ in expected}), "after each epoch"
 
 
 def test_a_run_measures_pass_rates_and_goes_on_with_them(

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 import torch
 
-from tests.integration.command_line import fit, grpo, records, rows, untimed
+from tests.integration.command_line import equal, exported_weights, fit, grpo, records, rows, untimed
 
 pytestmark = pytest.mark.integration
 
@@ -73,8 +73,15 @@ def test_after_the_evaluation_that_is_due(
     whole, part = whole_and_part(tiny, tmp_path, trainer__limit_val_batches=1, trainer__val_check_interval=2)
     part["trainer"]["callbacks"] = [announce(2, validating=validating)]
     fit(capsys, part)
-    assert [row["step"] for row in rows(tmp_path / "part")] == ["1", "2"]
-    assert [line["step"] for line in records(tmp_path / "part" / "evaluations.jsonl")] == [2]
+    run, figures = tmp_path / "part", untimed(tmp_path / "part")
+    assert [row["step"] for row in figures] == ["1", "2"]
+    assert [line["step"] for line in records(run / "evaluations.jsonl")] == [2]
+    if not validating:  # exported later, without another step
+        fit(capsys, part, "--ckpt_path=last", "--trainer.max_steps=2")
+        assert untimed(run) == figures
+        trained = {name.removeprefix("policy.model."): weight for name, weight in weights(run).items()}
+        assert equal(exported_weights(run), trained)
+        assert "| 2 | running_totals |" in (run / "hf" / "README.md").read_text()
     assert_goes_on(capsys, whole, part)
     assert [line["step"] for line in records(tmp_path / "part" / "evaluations.jsonl")] == [2, 4]
 

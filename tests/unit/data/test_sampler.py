@@ -136,14 +136,32 @@ def test_state_is_the_same_on_every_rank_and_serves_another_number_of_ranks() ->
     assert list(alone) == _epochs(_loader(), range(1))[1:]
 
 
+def test_other_batches_go_on_where_the_epoch_is(caplog: pytest.LogCaptureFixture) -> None:
+    loader = _loader(22)
+    iterator = iter(loader)
+    asked = [number for _ in range(2) for number in next(iterator)]
+    for size, done in ((4, None), (6, 1), (2, 4), (10, 1), (22, 1)):  # of 22 // size batches, with 14 prompts to go
+        other = _loader(22, size)
+        other.load_state_dict(loader.state_dict())
+        with caplog.at_level(logging.INFO):
+            batches = list(other)
+        assert [len(batch) for batch in batches] == [size] * (14 // size)
+        assert not {number for batch in batches for number in batch} & set(asked)
+        assert other.sampler.recounted == (None if done is None else (0, done)), size
+        assert (f"after its first 8 prompts, in batches of {size} prompts" in caplog.text) == (size != 4)
+
+
 def test_state_of_other_data_starts_the_epoch_again(caplog: pytest.LogCaptureFixture) -> None:
     loader = _loader(10)
     next(iter(loader))
-    other = _loader(12)
-    other.load_state_dict(loader.state_dict())
-    with caplog.at_level(logging.WARNING):
-        assert list(other) == _epochs(_loader(12), range(1))
-    assert "the epoch starts again" in caplog.text
+    for count, data, changes in ((12, "", "prompts 10 before, 12 now"), (10, "f00", "other questions")):
+        other = _loader(count)
+        other.sampler.data = data
+        other.load_state_dict(loader.state_dict())
+        with caplog.at_level(logging.WARNING):
+            assert list(other) == _epochs(_loader(count), range(1))
+        assert f"the checkpoint's prompts are not this run's ({changes}): the epoch starts again" in caplog.text
+        assert other.sampler.recounted == (0, 0)
 
 
 # --- a curriculum ---------------------------------------------------------------------------------------------------
