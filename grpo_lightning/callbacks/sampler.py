@@ -23,6 +23,16 @@ log = logging.getLogger(__name__)
 class PolicySampler:
     """Starts an engine on first use, wakes it and sends it the weights if they have changed since.
 
+    What is remembered of the weights, from the trainer down to the engine:
+
+    - ``PolicyModule.weights_version`` counts their changes: steps that moved something, checkpoints that were loaded.
+    - ``_synced_version``, here, is the one that the engine got last; None before the first, after a sleep that loses
+      them (``weights_lost_in_sleep``) and once the engine is closed. If the two differ, ``ready`` sends the weights.
+    - ``_ready``, in an engine: it holds a whole set of them. A guard alone: false during a load, so that nothing is
+      sampled after one that broke off.
+    - ``_weights_asleep`` and ``_cache_asleep``, in vLLM's: which part of its memory it has given back. The weights wake
+      before they are sent, the cache only with the first request, when what sending took is free again.
+
     Args:
         engine: None takes vLLM if it is installed, else transformers.
     """

@@ -102,6 +102,20 @@ def spread(packed: PackedBatch, batch: SequenceBatch, *, window: int | None = No
     and attention kernels leave out the half that causal order hides. Of others the completions alone ask, and the
     prompts by themselves, once each.
 
+    A prompt of three tokens, abc, with the completions xy and UVWXZ, packed to N = 10::
+
+        place     0  1  2  3  4  5  6  7  8  9
+        token     a  b  c  x  y  U  V  W  X  Z
+        position  0  1  2  3  4  3  4  5  6  7
+
+                                            queries           keys
+        abcUVWXZ, a long completion: whole  0 1 2 5 6 7 8 9   the same, in causal order
+        abc, the prompt of short ones       0 1 2             the same, in causal order
+        xy, a short completion alone        3 4               3 4 0 1 2, under a mask
+
+    So Q = 13 and K = 16. The prompt was asked twice, with the same result, and ``back`` takes the first: 0 1 2 for abc,
+    11 12 for xy, 3 to 7 for UVWXZ.
+
     Args:
         packed: sequences.
         batch: the same, padded.

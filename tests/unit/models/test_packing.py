@@ -88,6 +88,19 @@ def test_each_token_asks_in_a_block_and_sees_its_own_sequence() -> None:
     assert spread(pack(batch), batch).back.tolist() == [6, 7, 8, 11, 9, 10, 0, 1, 2, 3, 4, 5]
 
 
+def test_the_example_that_the_docstring_gives() -> None:
+    batch = grouped((3, (2, 5)))
+    packed = pack(batch)
+    assert packed.positions[0].tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]
+    spread_over = spread(packed, batch)
+    asked = [[0, 1, 2, 5, 6, 7, 8, 9], [0, 1, 2], [3, 4]]
+    assert [block.queries.tolist() for block in spread_over.blocks] == [[places] for places in asked]
+    assert [block.keys.tolist() for block in spread_over.blocks] == [[asked[0]], [asked[1]], [[3, 4, 0, 1, 2]]]
+    assert [block.mask is None for block in spread_over.blocks] == [True, True, False]
+    assert (len(spread_over.queries), len(spread_over.keys)) == (13, 16)
+    assert spread_over.back.tolist() == [0, 1, 2, 11, 12, 3, 4, 5, 6, 7]
+
+
 def test_in_a_layer_with_a_window_a_token_sees_so_many() -> None:
     batch = grouped((3, (1, 2)))
     assert all(block.windowed is None for block in spread(pack(batch), batch, window=5).blocks)
