@@ -25,6 +25,7 @@ from grpo_lightning.errors import UserError
 from grpo_lightning.files import discard, draft_of, on_disk, take_place
 from grpo_lightning.models.adapters import lora_layers, whole
 from grpo_lightning.models.critic import Critic, PolicyWithValues
+from grpo_lightning.models.optimizers import fits, forget_moments
 from grpo_lightning.models.policy import Policy
 from grpo_lightning.models.sharding import decoder_layers, shard
 
@@ -155,6 +156,8 @@ class FSDP2Strategy(ModelParallelStrategy):
             self._load_shards(path, module)
         else:
             checkpoint = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
+            if self.optimizers:
+                forget_moments(checkpoint, module.optimizer_factory, device=self.root_device)
             self._load_full(checkpoint, module)
         module.weights_version += 1
         return checkpoint
@@ -180,11 +183,14 @@ class FSDP2Strategy(ModelParallelStrategy):
         module.check_checkpoint({k.removeprefix(prefix): v.size for k, v in saved.items() if k.startswith(prefix)})
         dcp.load({"state_dict": module.trained_state_dict()}, checkpoint_id=path)  # in place
         for number, optimizer in enumerate(self.optimizers):
-            if not any(name.startswith(f"optimizer_{number}.state.") for name in saved):
-                continue  # saved before its first step
-            state = {f"optimizer_{number}": get_optimizer_state_dict(self.model, optimizer)}
-            dcp.load(state, checkpoint_id=path)
-            set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state[f"optimizer_{number}"])
+            name = f"optimizer_{number}"
+            kept = {key.rpartition(".")[2] for key in saved if key.startswith(f"{name}.state.")}
+            if not kept or not fits(kept, module.optimizer_factory, device=self.root_device):
+                continue  # saved before its first step, or by another
+            state = get_optimizer_state_dict(self.model, optimizer)
+            moments = {name: {"state": state["state"]}}  # rates and the like are the config's
+            dcp.load(moments, checkpoint_id=path)
+            set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state | moments[name])
 
 
 def _distributed_like(full: Tensor, own: Tensor) -> Tensor:

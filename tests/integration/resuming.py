@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 -m tests.integration.resuming POLICY FOLDER
 
 from __future__ import annotations
 
+import copy
 import random
 import shutil
 import sys
@@ -196,6 +197,11 @@ ON_TWO_RANKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "sharded": (SHARDED, (6, 8)),
 }
 """Strategies, and the steps that are resumed from: all of them under DDP, some in shards, an epoch's end among them."""
+CHANGED: dict[str, dict[str, Any]] = {
+    "rate": {"lr": 1e-5},
+    "optimizer": {"lr": 1e-2, "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"momentum": 0.9}}},
+}
+"""What the last rollout is trained with instead, resumed in shards."""
 SUPERVISED_ON_TWO_RANKS: dict[str, tuple[str, tuple[int, ...]]] = {
     "supervised ddp": ("ddp", (3,)),
     "supervised fsdp2": ("fsdp2", (5,)),
@@ -224,6 +230,13 @@ def on_two_ranks(policy: str, root: Path) -> None:
         command(config)
         for step in resumes:
             resumed(config, whole, step, killed=step != 10)
+        for change, arguments in CHANGED.items() if name != "ddp" else ():
+            folder = copy_of(whole, root / f"{name}-{change}", 16, killed=False)
+            changed = copy.deepcopy(config)
+            changed["model"]["init_args"] |= arguments
+            changed["trainer"]["default_root_dir"] = str(folder)
+            changed["rollout"]["rewards"] = ["tests.integration.reward_functions.share_of_digits"]  # starts faster
+            command(changed, "--ckpt_path", str(checkpoint(folder, 16)))
     for name, (strategy, resumes) in SUPERVISED_ON_TWO_RANKS.items():
         config = supervised(policy, root / name, trainer__strategy=strategy, trainer__devices=2)
         command(config)

@@ -30,6 +30,7 @@ from tests.integration.command_line import (
     written,
 )
 from tests.integration.resuming import (
+    CHANGED,
     HERE,
     ON_TWO_RANKS,
     PPO_ON_TWO_RANKS,
@@ -155,14 +156,40 @@ def test_on_two_ranks(on_two_ranks: Path, name: str, step: int) -> None:
     assert differences(on_two_ranks / name, on_two_ranks / f"{name}-{step}") == []
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("change", CHANGED)
+def test_the_configured_optimizer_wins_in_shards_too(on_two_ranks: Path, change: str) -> None:
+    """A file of all weights and a folder of shards go on alike; with another optimizer, from the weights alone."""
+    before = checkpoint_content(checkpoint(on_two_ranks / "fsdp2", 16))["state_dict"]
+    ends = []
+    for name in ("fsdp2", "sharded"):
+        folder = on_two_ranks / f"{name}-{change}"
+        assert [(int(row["step"]), float(row["learning_rate"])) for row in rows(folder)[16:]] == [
+            (17, CHANGED[change]["lr"]), (18, CHANGED[change]["lr"]),
+        ]  # fmt: skip
+        ends.append(exported_weights(folder))
+    moved = max(float((ends[0][n.removeprefix("policy.model.")] - old).abs().max()) for n, old in before.items())
+    assert 0 < moved < (1e-4 if change == "rate" else 1e-2)
+    for name, weight in ends[0].items():
+        torch.testing.assert_close(weight, ends[1][name], rtol=0, atol=1e-7)
+    (saved,) = checkpoint_content(checkpoint(on_two_ranks / f"fsdp2-{change}", 18))["optimizer_states"]
+    kept = {"step", "exp_avg", "exp_avg_sq"} if change == "rate" else {"momentum_buffer"}
+    assert all(set(moments) == kept for moments in saved["state"].values())
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2", "sharded"])
 def test_one_process_goes_on_with_a_run_of_two(on_two_ranks: Path, tmp_path: Path, strategy: str) -> None:
-    """From a file that two ranks wrote: the same prompts and seeds, and so the same completions by the same weights."""
+    """From what two ranks wrote: the same prompts and seeds, and so the same completions by the same weights."""
     whole, folder = on_two_ranks / strategy, tmp_path / "alone"
     config = yaml.safe_load((whole / "config.yaml").read_text())
-    config["trainer"] |= {"default_root_dir": str(folder), "strategy": "auto", "devices": 1}
+    config["trainer"] |= {"default_root_dir": str(folder), "devices": 1}
     config["rollout"]["rewards"] = ["tests.integration.reward_functions.share_of_digits"]
-    command(config, "--ckpt_path", str(checkpoint(whole, 10)))
+    if strategy == "sharded":  # in a process of its own, since it makes a process group
+        file = written(config, folder.with_suffix(".yaml"))
+        outcome = start("fit", "--config", file, "--ckpt_path", str(checkpoint(whole, 10)))
+        assert outcome.code == 0, outcome.err
+    else:
+        config["trainer"]["strategy"] = "auto"
+        command(config, "--ckpt_path", str(checkpoint(whole, 10)))
     assert [int(row["step"]) for row in rows(folder)] == [11, 12, 13, 14, 15, 16, 17, 18]
 
     def lines(root: Path, rollout: int, *names: str) -> list[tuple[Any, ...]]:
@@ -216,7 +243,7 @@ def test_the_next_update_is_made_with_the_configured_numbers(
     """AdamW by hand, from the stored moments of step 2 to those of the step after it."""
     lr, (beta1, beta2), decay, eps = 0.01, (0.5, 0.75), 0.25, 1e-4
     before = checkpoint_content(resumable / "checkpoints" / "step=2.ckpt")
-    optimizer = {"lr": 1.0, "betas": [beta1, beta2], "weight_decay": decay, "eps": eps}
+    optimizer = {"betas": [beta1, beta2], "weight_decay": decay, "eps": eps}
     changes = {"model": {"init_args": {"optimizer": {"class_path": "torch.optim.AdamW", "init_args": optimizer}}}}
     changes["model"]["init_args"] |= {"lr_scheduler_type": "constant", "warmup_ratio": 0.0}
     arguments = ["--config", str(resumable / "config.yaml"), "--config", written(changes, resumable / "new.yaml")]
@@ -281,14 +308,20 @@ def test_the_bar_of_a_resumed_epoch_knows_its_length(resumable: Path, capsys: py
     assert "3/4" in outcome.out + outcome.err
 
 
+STEPS = {
+    "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+    "init_args": {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}", "save_last": True},
+}
+PATIENT = {
+    "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+    "init_args": {"monitor": "reward", "mode": "max", "patience": 7},
+}
+
+
 @pytest.fixture
 def resumable(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A run of 4 steps with a checkpoint at every step."""
-    checkpoints = {
-        "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
-        "init_args": {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}", "save_last": True},
-    }
-    config = grpo(tiny, tmp_path / "run", trainer__max_steps=4, trainer__callbacks=[checkpoints])
+    config = grpo(tiny, tmp_path / "run", trainer__max_steps=4, trainer__callbacks=[STEPS])
     config["model"]["init_args"] |= {"lr_scheduler_type": "linear", "warmup_ratio": 0.25}
     fit(capsys, config)
     return tmp_path / "run"
@@ -387,14 +420,19 @@ def test_the_configuration_wins_over_the_checkpoint(
                 "lr_scheduler_type": "constant",
                 "optimizer": {
                     "class_path": "torch.optim.AdamW",
-                    "init_args": {"lr": 1.0, "betas": [0.5, 0.6], "weight_decay": 0.125, "eps": 1e-7},
+                    "init_args": {"betas": [0.5, 0.6], "weight_decay": 0.125, "eps": 1e-7},
                 },
             }
         },
-        "trainer": {"max_steps": 6, "max_epochs": 3},
+        "trainer": {"max_steps": 6, "max_epochs": 3, "max_time": "00:01:00:00", "callbacks": [STEPS, PATIENT]},
     }
     arguments = ["--config", str(resumable / "config.yaml"), "--config", written(changes, tmp_path / "b.yaml")]
     last = str(resumable / "checkpoints" / "last.ckpt")
+    content = checkpoint_content(Path(last))  # as of a run with less patience, which has used up its time
+    impatient = {"patience": 1, "wait_count": 0, "stopped_epoch": 0, "best_score": torch.tensor(0.0)}
+    content["callbacks"] |= {"EarlyStopping{'monitor': 'reward', 'mode': 'max'}": impatient}
+    content["callbacks"] |= {"Timer": {"time_elapsed": {"train": 3600.0}}}
+    torch.save(content, last)
     outcome = run(capsys, "fit", *arguments, "--ckpt_path", last, "--model.lr=1e-7")
     assert outcome.code == 0, outcome.err
     assert [int(row["step"]) for row in rows(resumable)] == [1, 2, 3, 4, 5, 6]
@@ -409,7 +447,21 @@ def test_the_configuration_wins_over_the_checkpoint(
     (group,) = checkpoint["optimizer_states"][0]["param_groups"]
     assert (group["lr"], group["initial_lr"]) == (1e-7, 1e-7)
     assert (list(group["betas"]), group["weight_decay"], group["eps"]) == ([0.5, 0.6], 0.125, 1e-7)
+    stopping = checkpoint["callbacks"]["EarlyStopping{'monitor': 'reward', 'mode': 'max'}"]
+    assert (stopping["patience"], float(stopping["best_score"])) == (7, 0.0)
     assert not any(name.startswith("reference.") for name in checkpoint["state_dict"])
+
+
+def test_another_optimizer_begins_anew(resumable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    optimizer = {"class_path": "torch.optim.AdamW", "init_args": {"amsgrad": True}}
+    changes = {"model": {"init_args": {"optimizer": optimizer}}, "trainer": {"max_steps": 3}}
+    arguments = ["--config", str(resumable / "config.yaml"), "--config", written(changes, tmp_path / "b.yaml")]
+    outcome = run(capsys, "fit", *arguments, "--ckpt_path", str(resumable / "checkpoints" / "step=2.ckpt"))
+    assert outcome.code == 0, outcome.err
+    needs = "the checkpoint's optimizer has kept exp_avg, exp_avg_sq, step, and AdamW needs exp_avg, exp_avg_sq, "
+    assert f"{needs}max_exp_avg_sq, step: it begins anew, from the weights alone" in outcome.err
+    (saved,) = checkpoint_content(resumable / "checkpoints" / "step=3.ckpt")["optimizer_states"]
+    assert {int(moments["step"]) for moments in saved["state"].values()} == {1}
 
 
 def test_last_finds_the_newest_checkpoint(resumable: Path, capsys: pytest.CaptureFixture[str]) -> None:
