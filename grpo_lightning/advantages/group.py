@@ -70,7 +70,8 @@ def decoupled(
 
     A = (S - mean(S)) / (std(S) + eps) with S = sum_k w_k · estimator(r_k). Adding rewards first and normalizing their
     sum gives one and the same advantage to different mixtures with one total, and lets the reward with the largest
-    spread drown the others; here every reward has a say that only its weight decides.
+    spread drown the others; here every reward has a say that only its weight decides. Where they say the opposite of
+    each other, what rounding leaves of their sum is 0.
 
     Args:
         terms: of each reward, NaN where it does not apply, each ``[P, G]``.
@@ -82,8 +83,9 @@ def decoupled(
         0 where no reward applies, ``[P, G]``.
     """
     known = ~torch.stack([term.isnan() for term in terms]).all(dim=0)
-    total = sum(weight * estimator(term).double() for weight, term in zip(weights, terms, strict=True))
-    assert isinstance(total, Tensor)
+    parts = torch.stack([weight * estimator(term).double() for weight, term in zip(weights, terms, strict=True)])
+    total = parts.sum(dim=0)
+    total = torch.where(total.abs() > ROUNDING_NOISE * parts.abs().sum(dim=0), total, 0.0)
     if not _has_spread(total.masked_fill(~known, torch.nan).reshape(1, -1)).item():
         return torch.zeros_like(terms[0])
     of_batch = total[known]

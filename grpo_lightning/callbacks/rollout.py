@@ -64,8 +64,8 @@ class RolloutCallback(L.Callback):
         passes: times that a rollout is gone through (mu); above 1 the ratio and its clipping come into play.
         micro_batch_tokens: most tokens in one forward and backward, a prompt counted once (and a sixteenth more for
             each further completion) or, with ``--model.packing false``, with padding; bounds memory, changes no result.
-        dynamic_sampling_tries: most times that new prompts are sampled for a rollout until P groups have rewards that
-            differ (DAPO); the loader hands out the prompts of all tries, and what was not sampled is passed over. 1
+        dynamic_sampling_tries: most times that new prompts are sampled for a rollout until P groups have something to
+            teach (DAPO); the loader hands out the prompts of all tries, and what was not sampled is passed over. 1
             takes every group as it is.
         mask_truncated: train on no token of a completion that the length limit cut (DAPO's overlong filtering). Its
             reward counts in its group all the same; a ``TokenEstimator`` does not see it.

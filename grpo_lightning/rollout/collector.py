@@ -1,4 +1,19 @@
-"""From prompts to a scored rollout, with any engine and without a Trainer."""
+"""From prompts to a scored rollout, with any engine and without a Trainer.
+
+``RolloutCollector.collect`` in the order of time, and what is filled in when::
+
+    draw      completions; the rewards begin, in a thread beside all that follows
+    _batch    a row per completion, its advantages 0 for now
+    _prepare  a) wait for the rewards; advantages; windows of the rows that have one; passes
+              b) windows of all rows; passes; wait for the rewards; advantages
+    _attach   advantages, and returns, to the rows of the windows
+
+a) leaves out rows without a gradient from the passes, too. b) is for advantages that need the passes (a KL term
+in the reward, a critic) and where a row has a gradient without an advantage (a KL term in the loss, an entropy
+bonus). Dynamic sampling waits for the rewards of each try in ``draw``. Windows bring ``loss_weights``, made of
+all rows in either order; passes bring ``old_logprobs``, ``ref_logprobs``, ``values`` and ``entropy_mask``, each
+None where nothing needs it.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +90,8 @@ class RolloutCollector:
         self.passes = passes
         self.micro_batch_tokens = micro_batch_tokens
         self.mask_truncated = mask_truncated
-        self.drawer = GroupDrawer(
-            scorer, tokenizer=tokenizer, group_size=group_size, tries=tries, teaches=self.credit.teaches
-        )
+        teaches = partial(self.credit.teaches, mask_truncated=mask_truncated)
+        self.drawer = GroupDrawer(scorer, tokenizer=tokenizer, group_size=group_size, tries=tries, teaches=teaches)
 
     def collect(
         self,

@@ -16,7 +16,6 @@ from grpo_lightning.advantages import (
     TokenEstimator,
     decoupled,
     per_step,
-    zero_spread,
 )
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.runner import Scores
@@ -72,19 +71,23 @@ class CreditAssignment:
             advantages = advantages + scores.weights[name] * _mine(of_tokens, len(completions))
         return TokenCredit(advantages=advantages.float())
 
-    def teaches(self, scores: Scores) -> Tensor:
-        """True for a group whose rewards differ in what the estimator looks at, bool ``[P]``.
+    def teaches(self, scores: Scores, completions: list[list[Completion]], *, mask_truncated: bool = False) -> Tensor:
+        """True for a group that has a gradient: one of its trained tokens gets an advantage other than 0, bool ``[P]``.
 
-        That is their total, or each reward by itself where each is normalized by itself; and every step's score.
+        The advantages are those of one try; whether one is 0 depends on the rewards of its group alone. Every rank has
+        to call it with its own groups.
+
+        Args:
+            scores: of this rank's completions.
+            completions: this rank's groups, ``[P][G]``.
+            mask_truncated: what the length limit cut is not trained on.
         """
-        plain = [name for name in scores.terms if name not in scores.stepwise]
-        each = self.normalize_each and plain  # as in ``_of_completions``
-        looked_at = [scores.counted[name] for name in plain] if each else [scores.total_of(plain)]
-        differs = torch.stack([~zero_spread(torch.tensor(of, dtype=torch.float64)) for of in looked_at]).any(dim=0)
-        for name in scores.stepwise:
-            steps = [[s for one in group for s, _ in _as_steps(one, last=0)] for group in scores.counted[name]]
-            differs |= torch.tensor([len(set(group)) > 1 for group in steps])
-        return differs
+        assert not isinstance(self.estimator, TokenEstimator), "a group that teaches needs an estimator of groups"
+        trained = torch.tensor(
+            [[bool(c.token_ids) and (c.finished or not mask_truncated) for c in g] for g in completions]
+        )
+        advantages = self.assign(scores, completions, mask=trained.unsqueeze(2)).advantages
+        return ((advantages != 0).any(dim=2) & trained).any(dim=1)
 
     def _of_completions(
         self,

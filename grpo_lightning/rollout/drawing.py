@@ -49,7 +49,7 @@ class GroupDrawer:
         tokenizer: decodes completions for them.
         group_size: completions of each prompt (G).
         tries: most tries at getting groups that teach something; 1 takes every group as it is.
-        teaches: says which groups do, bool ``[P]``.
+        teaches: says of scores and completions which groups do, bool ``[P]``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class GroupDrawer:
         tokenizer: PreTrainedTokenizerBase,
         group_size: int,
         tries: int,
-        teaches: Callable[[Scores], Tensor],
+        teaches: Callable[[Scores, list[list[Completion]]], Tensor],
     ) -> None:
         self.scorer = scorer
         self.tokenizer = tokenizer
@@ -112,7 +112,8 @@ class GroupDrawer:
             drawn = sample(slice(tries * each, (tries + 1) * each))
             with clock("reward_wait"):
                 scores = self.scorer.score(drawn.prompts, drawn.completions, trainer_state=trainer_state)
-            pool.add(drawn.positions, drawn.prompts, drawn.completions, scores, teaches=self.teaches(scores))
+            teaches = self.teaches(scores, drawn.completions)
+            pool.add(drawn.positions, drawn.prompts, drawn.completions, scores, teaches=teaches)
             tries += 1
         groups = pool.share()
         drawn = Drawn(

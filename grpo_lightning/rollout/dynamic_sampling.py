@@ -29,7 +29,7 @@ class ScoredGroup:
     completions: list[Completion]
     """``[G]``."""
     teaches: bool
-    """True if its rewards differ in what the advantages are made of."""
+    """True if one of its trained tokens gets an advantage other than 0 (``CreditAssignment.teaches``)."""
     terms: dict[str, list[float]]
     counted: dict[str, list[Any]]
     columns: dict[str, list[Any]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
 
-from grpo_lightning.advantages import TokenCredit, TokenEstimator, group_centered
+from grpo_lightning.advantages import TokenCredit, TokenEstimator, group_centered, group_normalized
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
 from grpo_lightning.rollout.credit import CreditAssignment
@@ -101,23 +103,50 @@ def test_a_token_estimator_of_the_users_own_is_looked_at_too() -> None:
         CreditAssignment(Broken()).assign(scores(("right", [1.0] * 4)), GROUPS, mask=MASK)
 
 
+MIRRORED = [("a", [1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 0.0, 1.0, 1.0])]
+"""Of the three with a token the totals are all 1, and what either is worth is taken back by the other."""
+STEPS = [("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])]
+"""Each has a mean of 0.5."""
+
+
 @pytest.mark.parametrize(
-    ("terms", "normalize_each", "teaches"),
+    ("terms", "weights", "normalize_each", "teaches"),
     [
-        ([("a", [1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 0.0, 1.0, 1.0])], False, False),  # the totals are all 1
-        ([("a", [1.0, 1.0, 0.0, 0.0]), ("b", [0.0, 0.0, 1.0, 1.0])], True, True),
-        ([("a", [1.0, 1.0, None, 1.0])], True, False),
-        ([("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, True),  # each has a mean of 0.5
-        ([("steps", [[(0.5, 0), (0.5, 2)], [(0.5, 0)], [(0.5, 1)], None])], False, False),
-        (
-            [("steps", [[(1.0, 0), (0.0, 2)], [(0.5, 0)], [(0.5, 1)], None])],
-            True,
-            True,
-        ),  # nothing to normalize by itself
+        (MIRRORED, None, False, False),
+        (MIRRORED, None, True, False),
+        (MIRRORED, [2.0, 1.0], True, True),
+        ([("a", [2.0, 0.0, 1.0, 0.0]), ("b", [0.0, 1.0, 0.0, 0.0]), ("c", [0.0, 1.0, 1.0, 0.0])], None, False, False),
+        ([("a", [2.0, 0.0, 1.0, 0.0]), ("b", [0.0, 1.0, 0.0, 0.0]), ("c", [0.0, 1.0, 1.0, 0.0])], None, True, True),
+        ([("a", [1.0, 1.0, None, 1.0])], None, True, False),
+        ([("a", [1.0, 1.0, 1.0, 0.0])], None, False, False),  # the fourth has no token
+        # What only watches does not count.
+        ([("a", [1.0, 1.0, 1.0, 1.0]), ("b", [0.0, 1.0, 0.0, 0.0])], [1.0, 0.0], True, False),
+        ([("a", [1.0, 1.0, 1.0, 1.0]), *STEPS], [1.0, 0.0], False, False),
+        (STEPS, None, False, True),
+        ([("steps", [[(0.5, 0), (0.5, 2)], [(0.5, 0)], [(0.5, 1)], None])], None, False, False),
+        (STEPS, None, True, True),  # nothing to normalize by itself
     ],
 )
-def test_which_groups_teach(terms, normalize_each, teaches) -> None:
-    assignment = CreditAssignment(group_centered, normalize_each=normalize_each)
-    assert assignment.teaches(scores(*terms)).tolist() == [teaches]
-    credit = assignment.assign(scores(*terms), GROUPS, mask=MASK)
+def test_which_groups_teach(terms, weights, normalize_each, teaches) -> None:
+    assignment = CreditAssignment(group_normalized, normalize_each=normalize_each)
+    scored = scores(*terms, weights=weights)
+    assert assignment.teaches(scored, GROUPS).tolist() == [teaches]
+    credit = assignment.assign(scored, GROUPS, mask=MASK)
     assert bool((credit.advantages != 0).any()) == teaches
+
+
+@pytest.mark.parametrize(
+    ("rewards", "finished", "teaches"),
+    [
+        ([1.0, 0.0, 0.5, 0.0], [False, False, True, False], False),  # what finished is as good as the mean
+        ([1.0, 0.0, 0.5, 0.0], [False, False, False, False], False),
+        ([1.0, 0.0, 0.5, 0.0], [True, False, False, False], True),
+        ([1.0, 0.0, 0.0, 0.0], [False, True, True, False], True),
+    ],
+)
+def test_a_group_teaches_only_what_is_trained_on(rewards, finished, teaches) -> None:
+    cut = zip(GROUPS[0], finished, strict=True)
+    groups = [[dataclasses.replace(completion, finished=whole) for completion, whole in cut]]
+    assignment, scored = CreditAssignment(group_normalized), scores(("right", rewards))
+    assert assignment.teaches(scored, groups, mask_truncated=True).tolist() == [teaches]
+    assert assignment.teaches(scored, groups).tolist() == [True]

@@ -35,7 +35,7 @@ def add(pool: GroupPool, positions: list[int], rewards: list[list[float | None]]
         [Completion(token_ids=[1], logprobs=[0.0], finished=True, text=f"{p}{g}") for g in "ab"] for p in positions
     ]
     scores = SCORER.score(prompts, groups)
-    pool.add(positions, prompts, groups, scores, teaches=CreditAssignment(group_centered).teaches(scores))
+    pool.add(positions, prompts, groups, scores, teaches=CreditAssignment(group_centered).teaches(scores, groups))
 
 
 def test_groups_that_teach_are_kept_in_the_order_of_their_prompts() -> None:
