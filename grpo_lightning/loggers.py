@@ -74,15 +74,24 @@ class MetricsCSV(Logger):
         self._unwritten.setdefault(step, {"step": step}).update(metrics)
         self._columns += new_columns
         self._last = max(self._last, step)
-        with self._disk():
-            if append and self.path.exists():
+        if append and self.path.exists():
+            with self._disk():
                 with self.path.open("a", newline="", encoding="utf-8") as file:
                     csv.DictWriter(file, self._columns).writerow(self._unwritten[step])
-            else:
-                rows = self._read()
-                for number, row in self._unwritten.items():
-                    rows.setdefault(number, {}).update(row)
-                self._rewrite(rows)
+                self._unwritten.clear()
+        else:
+            self.save()
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write the rows that are not in the file yet; those that were refused are tried again."""
+        if not self._unwritten:
+            return
+        with self._disk():
+            rows = self._read()
+            for number, row in self._unwritten.items():
+                rows.setdefault(number, {}).update(row)
+            self._rewrite(rows)
             self._unwritten.clear()
 
     @rank_zero_only

@@ -27,7 +27,7 @@ from grpo_lightning import checkpoint_files, files
 from grpo_lightning.__main__ import main
 from grpo_lightning.callbacks.checkpoint import newest_checkpoint, read_header
 from tests.integration.command_line import REPOSITORY, grpo, totals, written
-from tests.integration.kill_parts import Deadly
+from tests.integration.kill_parts import SLOW_FROM, Deadly
 from tests.integration.resuming import differences
 
 HERE = "tests.integration.kills"
@@ -174,7 +174,7 @@ class Chain:
         """Go on with the run, and strike it at a random moment after it has got some way."""
         start = self.newest()
         save = Deadly(self.random.uniform(0, 1.3), after=self.random.randint(1, 2)) if "saving" in kind else None
-        life = self._begin(start, save=save)
+        life = self._begin(start, save=save, variables={SLOW_FROM: str(start + 6)})
         if save is None:
             wait(life, lambda: self.newest() > start)
             time.sleep(self.random.uniform(0, 0.08))
@@ -218,9 +218,9 @@ class Chain:
         """Between this run and the one in ``whole``; samples that a full disk refused are lost."""
         return [name for name in differences(whole, self.folder) if not name.startswith("samples/")]
 
-    def _begin(self, step: int, *, save: Callable[..., None] | None = None) -> Life:
+    def _begin(self, step: int, **options: Any) -> Life:
         last = ["--ckpt_path=last"] if step else []
-        return begin(self.config, *last, ranks=self.ranks, strategy=self.strategy, save=save)
+        return begin(self.config, *last, ranks=self.ranks, strategy=self.strategy, **options)
 
 
 def wait(life: Life, until: Callable[[], bool], *, seconds: float = LIMIT_SECONDS) -> None:

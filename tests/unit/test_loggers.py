@@ -4,11 +4,13 @@ import csv
 import logging
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from grpo_lightning import loggers
+from grpo_lightning.callbacks.resume import ExactResume
 from grpo_lightning.loggers import MetricsCSV, StepFigures, TensorBoard, outlived
 
 
@@ -123,6 +125,22 @@ def test_rows_that_a_full_disk_refused_are_written_with_the_next(
         "WARNING: metrics.csv cannot be written: No space left on device; its rows are kept, and tried again",
         "metrics.csv cannot be written: works again",
     ]
+
+
+def test_rows_that_were_refused_are_tried_again_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    logger = MetricsCSV(str(tmp_path))
+    with monkeypatch.context() as full:
+        full.setattr(loggers, "replacing", refuse)
+        logger.log_metrics({"loss": 1.0}, step=1)
+        logger.save()
+    assert not logger.path.exists()
+    ExactResume().on_save_checkpoint(SimpleNamespace(loggers=[logger]))
+    assert logger.path.read_text() == "step,loss\n1,1.0\n"
 
 
 def test_events_that_cannot_be_written_are_tried_again_in_a_new_file(
