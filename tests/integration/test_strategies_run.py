@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_lightning.data.tiny_model import build_tiny_model
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm]
 LORA = {"class_path": "grpo_lightning.models.LoRA", "init_args": {"r": 4, "lora_alpha": 8}}
 RUNS: dict[str, dict[str, Any]] = {
     "single": {},
-    "ddp": {"trainer__strategy": "ddp", "trainer__devices": 2},
+    "ddp": {"trainer__strategy": "ddp", "trainer__devices": 2, "export__dtype": "bfloat16"},
     "fsdp2": {"trainer__strategy": "fsdp2", "trainer__devices": 2},
     "fsdp2, LoRA": {"trainer__strategy": "fsdp2", "trainer__devices": 2, "model__init_args__adapter": LORA},
 }
@@ -90,10 +91,16 @@ def test_the_sampler_has_the_new_weights_after_every_step(runs: dict[str, Path],
 def test_an_export_opens_in_transformers_and_is_the_trained_policy(
     runs: dict[str, Path], base: Path, name: str
 ) -> None:
-    model, report = AutoModelForCausalLM.from_pretrained(runs[name] / "hf", output_loading_info=True)
+    stored = load_file(runs[name] / "hf" / "model.safetensors")
+    assert "lm_head.weight" not in stored, "tied to the embedding, and so written twice"
+    dtype = getattr(torch, RUNS[name].get("export__dtype", "float32"))
+    assert {tensor.dtype for tensor in stored.values()} == {dtype}
+    assert AutoModelForCausalLM.from_pretrained(runs[name] / "hf").dtype == dtype
+    model, report = AutoModelForCausalLM.from_pretrained(
+        runs[name] / "hf", output_loading_info=True, dtype=torch.float32
+    )
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    assert model.dtype == torch.float32
     assert model.generation_config.eos_token_id
     assert AutoTokenizer.from_pretrained(runs[name] / "hf").eos_token
     saved = torch.load(runs[name] / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
@@ -104,6 +111,8 @@ def test_an_export_opens_in_transformers_and_is_the_trained_policy(
         live = AutoModelForCausalLM.from_pretrained(base)
         weights = {key.removeprefix("policy.model."): tensor for key, tensor in saved.items()}
         assert live.load_state_dict(weights, strict=False) == (["lm_head.weight"], [])  # tied: stored once
+        for parameter in live.parameters():
+            parameter.data = parameter.data.to(dtype).float()
     torch.testing.assert_close(_logprobs(model), _logprobs(live), rtol=0, atol=1e-5)
     assert (_logprobs(model) - _logprobs(AutoModelForCausalLM.from_pretrained(base))).abs().max() > 1e-3
 
@@ -117,5 +126,5 @@ def test_exports_open_in_vllm(runs: dict[str, Path]) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("logprobs ")]
     for folder, found in json.loads(line.removeprefix("logprobs ")).items():
-        expected = _logprobs(AutoModelForCausalLM.from_pretrained(folder))
+        expected = _logprobs(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
         torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-4)
