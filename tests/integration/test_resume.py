@@ -472,6 +472,8 @@ def test_last_finds_the_newest_checkpoint(resumable: Path, capsys: pytest.Captur
     arguments = ["--config", str(resumable / "config.yaml"), "--trainer.max_steps=5", "--trainer.max_epochs=2"]
     outcome = run(capsys, "fit", *arguments, "--ckpt_path=last")
     assert outcome.code == 0, outcome.err
+    found = yaml.safe_load((resumable / "config-2.yaml").read_text())["ckpt_path"]
+    assert found == str(checkpoints / "step=4.ckpt")
     assert [int(row["step"]) for row in rows(resumable)] == [1, 2, 3, 4, 5]
 
 
