@@ -132,3 +132,7 @@ def test_the_reference_is_loaded_where_it_is_needed(
         assert float(table[1]["kl"]) > 0.0
     else:
         assert "kl" not in table[0]
+    loaded.clear()  # no evaluation asks the reference
+    config = written(grpo(tiny, tmp_path / "evaluated", trainer__limit_val_batches=1), tmp_path / "evaluated.yaml")
+    outcome = run(capsys, "validate", "--config", config, "--model.objective.beta", str(beta))
+    assert (outcome.code, loaded) == (0, ["--model.policy"]), outcome.err
