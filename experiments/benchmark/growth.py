@@ -165,6 +165,7 @@ def table(record: dict[str, Any]) -> list[list[str]]:
 def draw(record: dict[str, Any], path: Path) -> None:
     """Time above, memory below, one column a factor, on logarithmic scales."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import EngFormatter, FormatStrFormatter, LogLocator, NullFormatter
 
     from experiments.plots import OKABE_ITO
 
@@ -176,8 +177,15 @@ def draw(record: dict[str, Any], path: Path) -> None:
             for row, name in enumerate(("seconds", "beyond")):
                 axes[row, column].plot(sizes, [run[name] for run in runs], "o-", color=color, label=side)
         for row in range(2):
-            axes[row, column].set(xscale="log", yscale="log", xlabel=TITLES[factor])
-            axes[row, column].grid(alpha=0.3, which="both")
+            place = axes[row, column]
+            place.set(xscale="log", yscale="log", xlabel=TITLES[factor])
+            place.set_xticks(sizes, minor=False)
+            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            place.xaxis.set_major_formatter(EngFormatter(places=0, sep=""))
+            place.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+            for axis in (place.xaxis, place.yaxis):
+                axis.set_minor_formatter(NullFormatter())
+            place.grid(alpha=0.3)
     axes[0, 0].set_ylabel("seconds a step")
     axes[1, 0].set_ylabel("MiB above load, without\ngradient and optimizer")
     axes[0, 0].legend()

@@ -37,6 +37,8 @@ class Job:
     beta: float = 0.0
     checkpointing: bool = False
     """Gradient checkpointing."""
+    completion_head: bool = False
+    """TRL's head goes over completion tokens alone, as it does on GPUs; on CPUs it goes over every position."""
     steps: int = 1
     """That are measured; one more comes before them."""
     seed: int = 0

@@ -59,7 +59,8 @@ def label(run: Run) -> str:
     """Of the side that a run belongs to."""
     job = run["job"]
     trainer = f"ours, {job['engine']}" if job["trainer"] == OURS else "TRL"
-    return f"{trainer}, micro-batch {job['rows']}" + (", checkpointing" if job["checkpointing"] else "")
+    changes = {"checkpointing": "checkpointing", "completion_head": "head on completion tokens alone"}
+    return ", ".join([trainer, f"micro-batch {job['rows']}", *(words for name, words in changes.items() if job[name])])
 
 
 def by_side(runs: Iterable[Run], workload: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
@@ -152,7 +153,7 @@ def page(record: dict[str, Any]) -> str:
         for setting, runs in once.items():
             found = by_side(runs, workload)
             parts += [f"{setting}:", markdown(summary(found)), markdown(phases(found))]
-        parts += ["TRL's training phases at other micro-batches (nothing generated):", markdown(_tried(of["tune"]))]
+        parts += ["TRL's training phases in other settings (nothing generated):", markdown(_tried(of["tune"]))]
     return "\n\n".join(parts)
 
 

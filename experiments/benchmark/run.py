@@ -98,6 +98,8 @@ def compare(name: str, ours: Job, *, repeats: int) -> list[dict[str, Any]]:
     for job in tuning(workload, trl):
         runs.append(one(name, TUNE, job))
     best = dataclasses.replace(trl, rows=best_rows(runs))
+    for job in [trl] if best == trl else [trl, best]:
+        runs.append(one(name, TUNE, dataclasses.replace(job, engine=NONE, steps=1, completion_head=True)))
     sides = [ours, trl] + ([best] if best != trl else [])
     if ours.engine != "transformers":
         sides.insert(1, dataclasses.replace(ours, engine="transformers"))
@@ -127,7 +129,8 @@ def best_rows(runs: list[dict[str, Any]]) -> int:
 def one(name: str, purpose: str, job: Job) -> dict[str, Any]:
     """A run as it goes into the record: without the first step, which warms up."""
     parts = (job.trainer, job.engine, f"{job.rows}rows", job.precision, f"beta{job.beta:g}")
-    folder = RUNS / name / "runs" / "-".join((*parts, *(["checkpointing"] if job.checkpointing else []), f"{job.seed}"))
+    changes = [change for change in ("checkpointing", "completion_head") if getattr(job, change)]
+    folder = RUNS / name / "runs" / "-".join((*parts, *changes, f"{job.seed}"))
     result = measure(job, folder)
     steps = [{key: round(value, 4) for key, value in step.items()} for step in result["steps"][1:]]
     seconds = sum(step["step"] for step in steps) / len(steps)

@@ -90,7 +90,7 @@ def w2_model(_: Sources) -> str:
 
 WORKLOADS = {
     "W1": Workload(
-        title="tiny: 0.8M parameters, 53 tokens of vocabulary, running totals",
+        title="tiny: 0.8M parameters, 49 tokens of vocabulary, running totals",
         prompts_per_step=32,
         group_size=8,
         max_completion_length=64,

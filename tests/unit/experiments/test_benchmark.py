@@ -74,10 +74,11 @@ def test_padding_is_counted_where_a_gradient_flows() -> None:
 
 
 def made(trainer: str, *, rows: int = 8, purpose: str = "main", **step: float) -> dict[str, Any]:
-    job = {"trainer": trainer, "engine": "transformers", "rows": rows, "checkpointing": False, "beta": 0.0}
+    job = {"trainer": trainer, "engine": "transformers", "rows": rows, "checkpointing": False}
     steps = [{**step_figures({"generate": 4.0, "forward": 1.0, **step}, seconds=10.0)}]
     memory = {"above_load": 300.0, "peak": 900.0}
-    return {"purpose": purpose, "job": job | {"precision": "32-true"}, "memory": memory, "steps": steps}
+    job |= {"completion_head": False, "beta": 0.0, "precision": "32-true"}
+    return {"purpose": purpose, "job": job, "memory": memory, "steps": steps}
 
 
 WORKLOAD = {"flops": {"train": 30.0, "generate": 10.0}, "matmul": {"32-true": 100.0}}
