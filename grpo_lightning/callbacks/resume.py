@@ -58,11 +58,6 @@ class ExactResume(L.Callback):
                 checkpoint["callbacks"].pop(callback.state_key, None)
         forget_moments(checkpoint, pl_module.optimizer_factory, device=trainer.strategy.root_device)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, *args: Any) -> None:
-        """Figures that the disk refused are tried again: a run that goes on from here does not make them once more."""
-        for logger in trainer.loggers:
-            logger.save()
-
     def on_train_start(self, trainer: L.Trainer, *args: Any) -> None:
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
         # Resumed from a checkpoint written after an epoch's last batch, Lightning takes that epoch for done but still

@@ -130,7 +130,7 @@
       xaxis: { ...axis, title: { ...axis.title, text: CLOCKS[clock()] }, nticks: 6, rangemode: "tozero" },
       yaxis: {
         ...axis, title: { ...axis.title, text: plain(panel.unit) }, nticks: 6, type: panel.log ? "log" : "linear",
-        exponentformat: "power", ...(panel.log ? { dtick: decades(lines) < 2 ? "D2" : 1 } : { tickformat: "~g", ...range(panel, lines) }),
+        exponentformat: "power", ...(panel.log ? (decades(lines) < 2 ? { dtick: "D2", tickformat: ".0e" } : { dtick: 1 }) : { tickformat: "~g", ...range(panel, lines) }),
       },
     };
   }

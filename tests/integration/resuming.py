@@ -6,14 +6,12 @@ torchrun --nproc-per-node 2 -m tests.integration.resuming POLICY FOLDER
 from __future__ import annotations
 
 import copy
-import random
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -22,16 +20,10 @@ from grpo_lightning.__main__ import main
 from grpo_lightning.processes import leave
 from grpo_lightning.strategies import METADATA
 from tests.integration.command_line import grpo, own_process_state, records, totals, untimed, written
-from tests.integration.reward_functions import share_of_digits
 
 HERE = "tests.integration.resuming"
 SNAPSHOTS = "snapshots"
-
-
-def noisy_digits(completions: list[Any], **kwargs: Any) -> list[float]:
-    """A reward that draws from every random stream of the process."""
-    noise = [random.random() + np.random.random() + float(torch.rand(())) for _ in completions]
-    return [score + 0.1 * extra for score, extra in zip(share_of_digits(completions), noise, strict=True)]
+DRAWS = "tests.integration.drawing_rewards.noisy_digits"
 
 
 class Snapshot(L.Callback):
@@ -221,7 +213,7 @@ def on_two_ranks(policy: str, root: Path) -> None:
         config = three_epochs(
             policy,
             whole,
-            rollout__rewards=[f"{HERE}.noisy_digits"],
+            rollout__rewards=[DRAWS],
             rollout__updates_per_rollout=2,
             trainer__strategy=strategy,
             trainer__devices=2,

@@ -31,6 +31,7 @@ from tests.integration.command_line import (
 )
 from tests.integration.resuming import (
     CHANGED,
+    DRAWS,
     HERE,
     ON_TWO_RANKS,
     PPO_ON_TWO_RANKS,
@@ -76,7 +77,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "momentum, a reward that draws, killed": {
         "model__init_args__optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5, "momentum": 0.9}},
         "model__init_args__lr": None,
-        "rollout__rewards": [f"{HERE}.noisy_digits"],
+        "rollout__rewards": [DRAWS],
         "trainer__val_check_interval": 1.0,
     },
 }
@@ -204,7 +205,7 @@ def test_one_process_goes_on_with_a_run_of_two(on_two_ranks: Path, tmp_path: Pat
 def test_a_resume_at_every_step(tiny: Path, tmp_path: Path) -> None:
     """Stopped after each rollout, and gone on with from the checkpoint that the resumed run wrote."""
     changes: dict[str, Any] = {
-        "rollout__rewards": [f"{HERE}.noisy_digits"],
+        "rollout__rewards": [DRAWS],
         "trainer__limit_val_batches": 0,
         "trainer__callbacks": [],
     }

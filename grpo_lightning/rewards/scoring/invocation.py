@@ -140,7 +140,8 @@ def answer(pickled: bytes, name: str, keywords: dict[str, Any], rows: int, seed:
         name: the function's.
         keywords: lists with one entry per completion, and ``trainer_state``.
         rows: completions.
-        seed: of the random numbers that the function may draw.
+        seed: of the random numbers that the function may draw: Python's, and those of numpy and torch if its module
+            has imported them. (What it imports only when it is called draws by that seed from its next call on.)
 
     Raises:
         MemoryError: if there is not enough.
