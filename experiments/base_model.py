@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+LAST_SECONDS = 35
+"""For a command to end by Ctrl-C."""
 RECIPE = ("configs/quickstart_base.yaml", "grpo_lightning/data/arithmetic.py", "grpo_lightning/data/tiny_model.py")
 
 
@@ -45,7 +47,15 @@ def quickstart_base(seed: int) -> Path:
 
 
 def command_line(*words: str) -> None:
-    """Run ``python -m grpo_lightning``; stop with its exit code if it fails (it has said why)."""
-    result = subprocess.run([sys.executable, "-m", "grpo_lightning", *words], cwd=ROOT, check=False)
-    if result.returncode:
-        sys.exit(result.returncode)
+    """Run ``python -m grpo_lightning``; stop with its exit code if it fails (it has said why), or by Ctrl-C."""
+    with subprocess.Popen([sys.executable, "-m", "grpo_lightning", *words], cwd=ROOT) as command:
+        try:
+            code = command.wait()
+        except KeyboardInterrupt:
+            try:
+                command.wait(LAST_SECONDS)  # a terminal has sent it to the command too, which ends cleanly
+            except subprocess.TimeoutExpired:
+                command.terminate()
+            sys.exit(130)
+    if code:
+        sys.exit(code)
