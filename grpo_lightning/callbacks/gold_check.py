@@ -21,13 +21,13 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_lightning import ranks
-from grpo_lightning.callbacks.right_replies import WORK, Reply, right_replies
-from grpo_lightning.data.answer_formats import AnswerFormat, continuation
+from grpo_lightning.callbacks.right_replies import WORK, Reply, as_completion, right_replies
+from grpo_lightning.data.answer_formats import AnswerFormat
 from grpo_lightning.data.datamodule import PromptDataModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.rewards.marks import marked
 from grpo_lightning.rewards.scoring.runner import RewardScorer, Scores
-from grpo_lightning.types import Completion, Prompt
+from grpo_lightning.types import Prompt
 
 log = logging.getLogger(__name__)
 
@@ -232,13 +232,8 @@ class GoldCheck:
         return paid + scores.counts.get(f"rewards/{scorer.names[0]}/unreadable_golds", 0.0)
 
     def _ask(self, scorer: RewardScorer, written: Sequence[tuple[Prompt, str]]) -> Scores:
-        completions = [[self._completion(prompt.prefill, reply)] for prompt, reply in written]
+        completions = [[as_completion(prompt, reply, self.tokenizer)] for prompt, reply in written]
         return scorer.score([prompt for prompt, _ in written], completions, trainer_state=self.trainer_state)
-
-    def _completion(self, prefill: str, reply: str) -> Completion:
-        text = continuation(prefill, reply)
-        token_ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return Completion(token_ids=token_ids, logprobs=[0.0] * len(token_ids), finished=True, text=text)
 
 
 def spread(prompts: Sequence[Prompt], most: int) -> list[Prompt]:

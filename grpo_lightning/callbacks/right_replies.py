@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat
-from grpo_lightning.types import Prompt
+from transformers import PreTrainedTokenizerBase
+
+from grpo_lightning.data.answer_formats import ANSWER_FORMATS, AnswerFormat, continuation
+from grpo_lightning.types import Completion, Prompt
 
 WORK = "..."
 """Stands for the reasoning in rows that have no worked solution."""
@@ -49,3 +51,10 @@ def right_replies(
 def _shown(answer_format: AnswerFormat, gold: str, solution: str | None) -> list[str]:
     work = WORK if solution is None or solution in gold else solution
     return [answer_format.show(gold), answer_format.show(gold, work)]
+
+
+def as_completion(prompt: Prompt, reply: str, tokenizer: PreTrainedTokenizerBase) -> Completion:
+    """A reply as if the policy had written it after this prompt."""
+    text = continuation(prompt.prefill, reply)
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    return Completion(token_ids=token_ids, logprobs=[0.0] * len(token_ids), finished=True, text=text)

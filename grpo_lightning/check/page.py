@@ -103,4 +103,7 @@ class _Messages(logging.Handler):
         self._page = page
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._page.say(record.getMessage(), mark="!" if record.levelno >= logging.WARNING else "")
+        text, _, trace = record.getMessage().partition("\n")
+        self._page.say(text, mark="!" if record.levelno >= logging.WARNING else "")
+        if trace:
+            self._page.show(trace)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +13,8 @@ from grpo_lightning.types import Prompt
 BINS, BAR = 10, 40
 SHOWN = 1500
 """Characters of a prompt; of a longer one, the beginning and the end."""
+LONG, NAMED = 4000, 5
+"""Characters from which on a comparison is a rough one, and words that a sentence names."""
 
 
 def rendered(prompt: Prompt, tokenizer: Any) -> str:
@@ -45,9 +50,56 @@ def remarks(prompt: Prompt, tokenizer: Any) -> Iterator[tuple[str, str]]:
     if prompt.prefill:
         tag = prompt.prefill.strip()
         yield "", f"The prompt ends with {tag}: completions begin inside it, and are scored with it in front."
-    unknown = tokenizer.unk_token_id
-    if unknown is not None and unknown != bos and unknown in ids:
-        yield "!", f"It holds {ids.count(unknown)} {tokenizer.unk_token} tokens: the tokenizer does not know all of it."
+
+
+def lost_text(prompts: Sequence[Prompt], tokenizer: Any) -> str:
+    """A sentence on the first prompt whose tokens do not say what its text says; empty if there is none.
+
+    White space is not looked at, since many tokenizers make it anew. Letters are compared by their parts (NFKD), so
+    that an accent may stand apart from its letter.
+
+    Args:
+        prompts: of the training data.
+        tokenizer: the policy's.
+    """
+    for prompt in prompts:
+        told = tokenizer.decode(prompt.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        unknown = tokenizer.unk_token
+        if unknown and unknown not in prompt.text:
+            told = told.replace(unknown, "\N{REPLACEMENT CHARACTER}")
+        written, decoded = _parts(prompt.text), _parts(told)
+        rest = iter(part for part, _ in decoded)
+        if all(part in rest for part, _ in written):  # all is there, in order
+            continue
+        matcher = difflib.SequenceMatcher(
+            None, [part for part, _ in written], [part for part, _ in decoded], autojunk=len(written) > LONG
+        )
+        lost = {
+            place
+            for kind, start, end, *_ in matcher.get_opcodes()
+            if kind in ("delete", "replace")
+            for _, place in written[start:end]
+        }
+        spans = [
+            span for span in re.finditer(r"\S+", prompt.text) if not lost.isdisjoint(range(span.start(), span.end()))
+        ]
+        words = list(dict.fromkeys(repr(span.group()) for span in spans))
+        more = f" and {len(words) - NAMED} more words" if len(words) > NAMED else ""
+        return (
+            f"Row {prompt.row}: the tokenizer drops or changes {len(lost)} of the prompt's {len(prompt.text)} "
+            f"characters: in {', '.join(words[:NAMED])}{more}. The model does not see them as they are written."
+        )
+    return ""
+
+
+def _parts(text: str) -> list[tuple[str, int]]:
+    """The text's characters without white space, taken apart, each with its place."""
+    return [
+        (part, place)
+        for place, character in enumerate(text)
+        for part in unicodedata.normalize("NFKD", character)
+        if not part.isspace()
+    ]
 
 
 def histogram(lengths: Sequence[int], *, limit: int) -> str:

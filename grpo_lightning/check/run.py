@@ -12,10 +12,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning.callbacks.disk import free_bytes, written
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
+from grpo_lightning.callbacks.gold_check import spread
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, held
-from grpo_lightning.callbacks.start_checks import data_checks, part_checks
-from grpo_lightning.check import cost, gap, geometry, prompts
+from grpo_lightning.callbacks.start_checks import data_checks, part_checks, trainer_state
+from grpo_lightning.check import cost, gap, geometry, prompts, rewards
 from grpo_lightning.check.machine import device_line, memory, require_wandb_login
 from grpo_lightning.check.page import Page
 from grpo_lightning.data.datamodule import PromptDataModule
@@ -23,6 +24,9 @@ from grpo_lightning.environment import versions
 from grpo_lightning.models.size import in_words
 from grpo_lightning.rewards.scoring.runner import RewardScorer
 from grpo_lightning.rollout.sampler_gap import MAX, MEAN
+
+COMPARED = 100
+"""Prompts whose tokens are decoded, to see whether text is lost."""
 
 
 class RunCheck:
@@ -94,6 +98,8 @@ class RunCheck:
             first = data.train_prompts[0]
             for mark, sentence in prompts.remarks(first, data.tokenizer):
                 page.say(sentence, mark=mark)
+            if lost := prompts.lost_text(spread(data.train_prompts, COMPARED), data.tokenizer):
+                page.say(lost, mark="!")
             page.show(prompts.rendered(first, data.tokenizer))
 
     @property
@@ -149,11 +155,36 @@ class RunCheck:
         if not self._has_data:
             page.say("Not tried on right answers, since the data could not be read.")
             return
-        if not rollout.check_golds:
+        checks = data_checks(rollout, self.trainer, self.scorer)
+        page.attempt(next(checks))  # that no column is missing
+        known = len(page.mistakes)
+        self._call_rewards(self.scorer)
+        if len(page.mistakes) > known:
+            page.say("Not tried on all right answers while a reward cannot be called.")
+        elif not rollout.check_golds:
             page.say("Not tried on right answers, by --rollout.check_golds 0.", mark="!")
-        for check in data_checks(rollout, self.trainer, self.scorer):
-            page.attempt(check)
+        else:
+            for check in checks:
+                page.attempt(check)
         self.scorer.close()
+
+    def _call_rewards(self, scorer: RewardScorer) -> None:
+        """Each once, by itself, so that all that fail are named."""
+        page = self.page
+        for sentence in rewards.empty_columns(scorer, self.data.train_prompts or []):
+            page.say(sentence, mark="!")
+        for name, reward in zip(scorer.names, scorer.rewards, strict=True):
+            if rewards.loads_a_model(reward):
+                page.say(f"{name}: not tried, since it is a model.")
+                continue
+            try_it = partial(
+                rewards.score_golds,
+                scorer.alone(name),
+                self.data,
+                group_size=self.rollout.group_size,
+                trainer_state=trainer_state(self.trainer),
+            )
+            page.attempt(try_it)
 
     def _cost(self) -> None:
         page, trainer, model, rollout = self.page, self.trainer, self.model, self.rollout

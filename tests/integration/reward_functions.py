@@ -33,6 +33,21 @@ def needs_level(completions: list[Any], level: list[int], **kwargs: Any) -> list
 
 
 @inline
+def names_level(completions: list[Any], level: list[int | None]) -> list[float]:
+    return [float(number or 0) for number in level]
+
+
+@inline
+def one_for_all(completions: list[Any], **kwargs: Any) -> list[float]:
+    return [1.0]
+
+
+@inline
+def fails(completions: list[Any], **kwargs: Any) -> list[float]:
+    raise KeyError("nothing")
+
+
+@inline
 def begins_with_a_digit(completions: list[Any], **kwargs: Any) -> list[float]:
     """A rule that a random model meets now and then."""
     return [float(_text(completion)[:1].isdigit()) for completion in completions]

@@ -129,6 +129,12 @@ PLANTED: dict[str, tuple[str, Callable[[Path], dict[str, Any]], list[str]]] = {
         nothing,
         ["--rollout.rewards math.nope", "write its dotted path"],
     ),
+    "one score for all": (f"--rollout.rewards=[{REWARDS}.one_for_all]", nothing, ["one_for_all", "one"]),
+    "a reward that fails": (
+        f"--rollout.rewards=[{REWARDS}.fails]",
+        nothing,
+        ["reward fails failed at row 0: KeyError: 'nothing' (its prompt begins '"],
+    ),
     "a reward without its column": (
         f"--rollout.rewards=[{REWARDS}.needs_level]",
         nothing,
@@ -285,6 +291,20 @@ def test_what_is_odd_is_said_and_stops_nothing(tiny: Path, tmp_path: Path, capsy
     assert mistakes(outcome) == []
     assert "! --rollout.micro_batch_tokens 20: less than one sequence may have" in outcome.out
     assert "raise it to 72" in " ".join(outcome.out.split())
+
+
+def test_empty_columns_and_models_are_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reward that asks for a column gets None where a row lacks it; a model may take long and is not called."""
+    leveled = [{**row, "level": 1} for row in GOOD[2:]]
+    config = grpo(tiny, tmp_path / "run", **rows(*GOOD[:2], *leveled)(tmp_path))
+    model = {"class_path": "grpo_lightning.rewards.RewardModel", "init_args": {"model": "no/such/model"}}
+    config["rollout"]["rewards"] = [f"{REWARDS}.names_level", model]
+    outcome = check(capsys, config, "--sampler_gap=false")
+    (found,) = mistakes(outcome)
+    assert found.startswith("reward model no/such/model: there is no folder no/such/model")
+    page = " ".join(outcome.out.split())
+    assert "! column 'level' is empty in 2 of 8 rows; a reward that asks for it, as names_level does, gets None" in page
+    assert "model: not tried, since it is a model." in page
 
 
 def test_a_checkpoint_of_another_model(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_lightning.check.prompts import histogram, remarks, rendered
+from grpo_lightning.check.prompts import histogram, lost_text, remarks, rendered
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.types import Prompt
 from tests.unit.data.character_tokenizer import CHAT, letters
@@ -42,8 +42,33 @@ def test_a_chat_template_without_the_beginning_and_with_an_open_tag() -> None:
 
 def test_text_that_the_tokenizer_does_not_know() -> None:
     tokenizer = letters()
-    found = said(asked(tokenizer, layout="{question} \u00e9\u00e9"), tokenizer)
-    assert "! It holds 2 <unk> tokens: the tokenizer does not know all of it." in found
+    prompts = [asked(tokenizer, layout="{question}"), asked(tokenizer, layout="{question} caf\u00e9 na\u00efve")]
+    assert lost_text(prompts, tokenizer) == (
+        "Row 3: the tokenizer drops or changes 2 of the prompt's 15 characters: in 'caf\u00e9', 'na\u00efve'. "
+        "The model does not see them as they are written."
+    )
+
+
+class Words:
+    """Splits at white space and knows a few words; the others vanish without a token."""
+
+    unk_token = None
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "<s>" + " ".join(self.known[i] for i in ids)
+
+
+def test_text_that_vanishes_is_told_and_white_space_is_not() -> None:
+    tokenizer = Words("Ann", "has", "3", "e\u0301")
+    whole = Prompt(token_ids=[0, 1, 2, 3], text="Ann  has\n3 \u00e9", row=1)
+    assert lost_text([whole], tokenizer) == ""
+    cut = Prompt(token_ids=[0, 1, 2], text="Anna has 3 pears", row=2)
+    assert "Row 2: the tokenizer drops or changes 6 of the prompt's 16 characters: in 'Anna', 'pears'." in lost_text(
+        [whole, cut], tokenizer
+    )
 
 
 def test_a_long_prompt_is_shown_in_part() -> None:
