@@ -27,6 +27,7 @@ from grpo_lightning.callbacks.checkpoint import (
 )
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.folder_lock import FolderLock
 from grpo_lightning.callbacks.health import HealthCallback
 from grpo_lightning.callbacks.progress_bar import ProgressBar
 from grpo_lightning.callbacks.resume import ExactResume
@@ -142,7 +143,7 @@ class GRPOCommandLine(LightningCLI):
         if config.get("max_epochs") is None and config.get("max_steps", -1) == -1:
             kwargs["max_epochs"] = 1  # Lightning's own default is a thousand
         callbacks = config.get("callbacks") or []
-        callbacks = [ExactResume(), *(callbacks if isinstance(callbacks, list) else [callbacks])]
+        callbacks = [FolderLock(), ExactResume(), *(callbacks if isinstance(callbacks, list) else [callbacks])]
         if any(isinstance(c, ModelCheckpoint) and c._train_time_interval is not None for c in callbacks):
             raise UserError(
                 "--trainer.callbacks ModelCheckpoint(train_time_interval): Lightning looks at it under automatic "
@@ -200,6 +201,8 @@ class GRPOCommandLine(LightningCLI):
             super()._run_subcommand(subcommand)
         except MisconfigurationException as error:
             raise UserError(f"--trainer: {in_one_line(error)}") from error
+        finally:
+            self._callback(FolderLock).release()
 
     def _find_last_checkpoint(self) -> None:
         """Put the newest file's path in the place of "last", for which Lightning may silently start from scratch."""

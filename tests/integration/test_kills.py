@@ -15,8 +15,8 @@ import pytest
 from grpo_lightning.callbacks.checkpoint import read_header
 from grpo_lightning.interruption import SAME_SECONDS
 from tests.integration.command_line import grpo, rows, totals
-from tests.integration.kill_parts import Refused, slowly
-from tests.integration.kills import KINDS, Chain, Life, begin, steps_to_strike, wait
+from tests.integration.kill_parts import SLOW_FROM, Refused, slowly
+from tests.integration.kills import CODES, KINDS, Chain, Life, begin, steps_to_strike, wait
 from tests.integration.resuming import SHARDED, differences
 
 pytestmark = pytest.mark.integration
@@ -138,6 +138,22 @@ def test_the_others_wait_until_the_first_rank_has_saved_one_file(tiny: Path, tmp
     assert header is not None
     (state,) = (state for state in header.callbacks.values() if "best_model_path" in state)
     assert [Path(state[name]).name for name in ("best_model_path", "last_model_path")] == ["step3.ckpt", "last.ckpt"]
+
+
+def test_two_runs_at_once_in_one_folder(tiny: Path, tmp_path: Path) -> None:
+    """The second is refused and moves nothing; once the first is killed, its folder is free at once."""
+    config = steps_to_strike(tiny, tmp_path / "run")
+    first = begin(config, variables={SLOW_FROM: "2"})
+    wait(first, lambda: any((tmp_path / "run" / "checkpoints").glob("*.ckpt")))
+    second = begin(config)
+    assert second.end() == 2
+    assert f"is in use by process {first.ranks[0].pid} on " in second.log.read_text()
+    assert not first.over
+    first.signal(signal.SIGKILL)
+    third = begin(config, "--ckpt_path=last")
+    assert first.end() == CODES["SIGKILL"]
+    assert third.end() == 0, third.log.read_text()[-4000:]
+    assert not any((tmp_path / "run").glob("previous-*"))
 
 
 def test_what_a_run_really_goes_on_from(tiny: Path, tmp_path: Path) -> None:
