@@ -15,7 +15,6 @@ from experiments.sweep import Run
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers tell apart (Okabe and Ito, Color Universal Design)."""
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)), (0, (4, 1, 1, 1)))
 """One more than there are colours, so that the eighth setting is not drawn as the first."""
 
@@ -120,13 +119,14 @@ def spread(values: Sequence[float | None], form: str) -> str:
     return text + (f" ({len(found)} of {len(values)})" if len(found) < len(values) else "")
 
 
-def write_table(page: Path, text: str) -> None:
-    """Put ``text`` between the marks ``BEGIN`` and ``END`` of a README."""
-    before, found, rest = page.read_text("utf-8").partition(BEGIN)
-    _, closed, after = rest.partition(END)
+def write_table(page: Path, text: str, *, name: str = "table") -> None:
+    """Put ``text`` between the lines ``<!-- name -->`` and ``<!-- end of name -->`` of a README."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, found, rest = page.read_text("utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"{page}: no lines {BEGIN} and {END} for the table")
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{page}: no lines {begin} and {end} for the table")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def by_setting(runs: Sequence[Run]) -> dict[str, list[Run]]:

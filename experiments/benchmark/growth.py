@@ -195,13 +195,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 def write(record: dict[str, Any]) -> None:
     """The table into the page, and the drawing."""
-    from experiments.plots import markdown
+    from experiments.plots import markdown, write_table
 
-    page = HERE / "README.md"
-    before, rest = page.read_text("utf-8").split("<!-- growth -->\n")
-    after = rest.split("<!-- end of growth -->")[1]
-    text = f"{before}<!-- growth -->\n\n{markdown(table(record))}\n\n<!-- end of growth -->{after}"
-    page.write_text(text, encoding="utf-8")
+    write_table(HERE / "README.md", markdown(table(record)), name="growth")
     draw(record, HERE / "growth.png")
 
 

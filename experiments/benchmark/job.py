@@ -44,6 +44,8 @@ class Job:
     seed: int = 0
     kv_cache_gib: float = 0.25
     """vLLM's cache on CPUs."""
+    module: str = "grpo_lightning.GRPOModule"
+    """Ours."""
     options: dict[str, object] = field(default_factory=dict)
     """Further arguments of our module."""
     commit: str | None = None

@@ -86,7 +86,7 @@ def config(job: Job, *, job_file: Path, figures: Path, folder: Path) -> dict[str
     return {
         "seed_everything": job.seed,
         "model": {
-            "class_path": "grpo_lightning.GRPOModule",
+            "class_path": job.module,
             "init_args": {
                 "policy": job.model,
                 "lr": 0.0,
