@@ -25,7 +25,7 @@ from grpo_lightning.callbacks.checkpoint import (
     newest_checkpoint,
     read_header,
 )
-from grpo_lightning.callbacks.evaluation import EvaluationCallback
+from grpo_lightning.callbacks.evaluation import EvaluationCallback, whose_answers
 from grpo_lightning.callbacks.export import ExportCallback
 from grpo_lightning.callbacks.folder_lock import FolderLock
 from grpo_lightning.callbacks.health import HealthCallback
@@ -197,6 +197,8 @@ class GRPOCommandLine(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         self._find_last_checkpoint()
         self._tell_of_checkpoint()
+        if subcommand != "fit":
+            log.info(whose_answers(self.trainer, self.model, checkpoint=self._get(self.config, "ckpt_path")))
         try:
             super()._run_subcommand(subcommand)
         except MisconfigurationException as error:

@@ -12,6 +12,7 @@ import lightning as L
 
 from grpo_lightning import ranks
 from grpo_lightning.callbacks.rollout import RolloutCallback, check_truncation
+from grpo_lightning.callbacks.run_folder import exports
 from grpo_lightning.callbacks.start_checks import trainer_state
 from grpo_lightning.engines.base import Sampling
 from grpo_lightning.errors import UserError
@@ -231,6 +232,17 @@ class EvaluationCallback(L.Callback):
             return drawn
 
         return draw(greedy, int(self.greedy)), draw(varied, self.samples)
+
+
+def whose_answers(trainer: L.Trainer, pl_module: PolicyModule, *, checkpoint: str | None) -> str:
+    """Which policy is asked: the one that a run's ``config.yaml`` names is what it began with, not what it trained."""
+    policy = pl_module.policy_path
+    if checkpoint is not None:
+        return f"policy: {policy}, with the weights of {checkpoint}"
+    for folder in (Path(trainer.default_root_dir) / name for name in exports(trainer)):
+        if folder.is_dir() and folder.resolve() != Path(policy).resolve():
+            return f"policy: {policy}; the one that the run in {folder.parent} trained is --model.policy {folder}"
+    return f"policy: {policy}"
 
 
 def _checks_some_batches(trainer: L.Trainer) -> bool:

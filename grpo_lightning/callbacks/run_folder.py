@@ -188,10 +188,11 @@ def goes_on(root: Path, checkpoint: Any) -> bool:
 
 def held(trainer: L.Trainer) -> list[Path]:
     """What an older run has left in the run folder."""
-    return _older_files(Path(trainer.default_root_dir), _exports(trainer))
+    return _older_files(Path(trainer.default_root_dir), exports(trainer))
 
 
-def _exports(trainer: L.Trainer) -> list[str]:
+def exports(trainer: L.Trainer) -> list[str]:
+    """Folders, inside the run folder, that a trained policy goes to."""
     return [c.folder for c in trainer.callbacks if isinstance(c, ExportCallback) and c.folder]
 
 

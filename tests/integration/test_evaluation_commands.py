@@ -176,6 +176,19 @@ def test_predict_answers_one_question(tiny: Path, tmp_path: Path, capsys: pytest
     assert not (tmp_path / "run" / "predictions.jsonl").exists()
 
 
+def test_whose_answers_they_are_is_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run's own configuration names the policy that it began with."""
+    fit(capsys, grpo(tiny, tmp_path / "run", trainer__max_steps=1))
+    trained = tmp_path / "run" / "hf"
+    for command in (["validate"], ["predict", "--prompt=1 + 1"]):
+        own = [*command, "--config", str(tmp_path / "run" / "config.yaml"), "--trainer.limit_val_batches=1"]
+        told = f"policy: {tiny}; the one that the run in {tmp_path / 'run'} trained is --model.policy {trained}\n"
+        assert run(capsys, *own).err.count(told) == 1
+        assert f"policy: {trained}\n" in run(capsys, *own, f"--model.policy={trained}").err
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    assert f"policy: {tiny}, with the weights of {last}\n" in run(capsys, *own, f"--ckpt_path={last}").err
+
+
 def test_evaluation_leaves_training_undisturbed(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = []
     for interval in (None, 1, 2):
