@@ -80,12 +80,12 @@ class ColumnSource(PromptSource):
         return rows
 
     def _gold(self, row: dict[str, Any], number: int) -> str:
-        value = row[self.answer_column]
+        value, where = row[self.answer_column], f"{self.where}, {self.place(number)}"
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             value = str(value)
         if not isinstance(value, str) or not value.strip():
             raise UserError(
-                f"{self.where}, row {number}: column {self.answer_column!r} holds {value!r} instead of an answer text; "
+                f"{where}: column {self.answer_column!r} holds {value!r} instead of an answer text; "
                 "mend the row, or name another --data.source.answer_column"
             )
         if self._pattern is None:
@@ -93,7 +93,7 @@ class ColumnSource(PromptSource):
         matches = list(self._pattern.finditer(value))
         if not matches:
             raise UserError(
-                f"{self.where}, row {number}: --data.source.answer_pattern {self._pattern.pattern!r} finds nothing in "
+                f"{where}: --data.source.answer_pattern {self._pattern.pattern!r} finds nothing in "
                 f"column {self.answer_column!r}; mend the pattern or the row"
             )
         return (matches[-1].group(1) if self._pattern.groups else matches[-1].group()).strip()

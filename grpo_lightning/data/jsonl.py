@@ -50,13 +50,18 @@ class JsonLines(ColumnSource):
             correctness=correctness,
         )
         self.path = path
+        self._places: list[str] = []
 
     @property
     def where(self) -> str:
         return f"--data.source.path {self.path}"
 
     def table(self) -> list[dict[str, Any]]:
-        return read_json_lines(self.path)
+        self._places, rows = _placed(self.path)
+        return rows
+
+    def place(self, number: int) -> str:
+        return self._places[number] if self._places else super().place(number)  # a subclass may have another table
 
 
 def read_json_lines(path: str) -> list[dict[str, Any]]:
@@ -67,6 +72,11 @@ def read_json_lines(path: str) -> list[dict[str, Any]]:
     Raises:
         UserError: if the file is missing or unreadable, or a row is not a JSON object.
     """
+    return _placed(path)[1]
+
+
+def _placed(path: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Where each row stands, "line 3" counted from 1 as editors do, and the rows."""
     where = f"--data.source.path {path}"
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -74,13 +84,13 @@ def read_json_lines(path: str) -> list[dict[str, Any]]:
         raise UserError(f"{where}: there is no such file; give the path of a JSON Lines file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{where} cannot be read ({error}); give a JSON Lines file in UTF-8") from error
-    rows = _listed(text, where) if text.lstrip().startswith("[") else _lines(text, where)
-    columns = dict.fromkeys(column for row in rows for column in row)
-    return [{column: row.get(column) for column in columns} for row in rows]
+    found = _listed(text, where) if text.lstrip().startswith("[") else _lines(text, where)
+    columns = dict.fromkeys(column for row in found.values() for column in row)
+    return list(found), [{column: row.get(column) for column in columns} for row in found.values()]
 
 
-def _lines(text: str, where: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _lines(text: str, where: str) -> dict[str, dict[str, Any]]:
+    rows = {}
     # Not str.splitlines: it also splits at characters that may stand inside a JSON string, such as U+2028.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -89,16 +99,16 @@ def _lines(text: str, where: str) -> list[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{where}, line {number} is not JSON ({error}); write one object a line") from error
-        rows.append(_object(row, f"{where}, line {number}"))
+        rows[f"line {number}"] = _object(row, f"{where}, line {number}")
     return rows
 
 
-def _listed(text: str, where: str) -> list[dict[str, Any]]:
+def _listed(text: str, where: str) -> dict[str, dict[str, Any]]:
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{where} is not JSON ({error}); write one object a line, or one list of objects") from error
-    return [_object(row, f"{where}, entry {number}") for number, row in enumerate(rows)]
+    return {f"entry {number}": _object(row, f"{where}, entry {number}") for number, row in enumerate(rows, start=1)}
 
 
 def _object(row: Any, where: str) -> dict[str, Any]:

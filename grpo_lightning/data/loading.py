@@ -59,7 +59,7 @@ def read_rows(source: PromptSource) -> list[Row]:
     if not rows:
         raise UserError(f"--data.source {source.name} has no rows; give a data set that is not empty")
     for row in rows:
-        _check_row(row, source.name)
+        _check_row(row, f"--data.source {source.name}, {source.place(row.number)}")
     return rows
 
 
@@ -149,8 +149,7 @@ def require_same_on_ranks(prompts: Iterable[Prompt]) -> None:
         )
 
 
-def _check_row(row: Row, source: str) -> None:
-    where = f"--data.source {source}, row {row.number}"
+def _check_row(row: Row, where: str) -> None:
     if "question" not in row.columns:
         raise UserError(
             f"{where} has no column 'question'; its columns are: {', '.join(row.columns)}; "

@@ -29,6 +29,10 @@ class PromptSource(ABC):
             UserError: if the file, data set or a column is missing.
         """
 
+    def place(self, number: int) -> str:
+        """Where the user finds a row, for messages; ``number`` counts ``rows()`` from 0."""
+        return f"row {number}"
+
     @property
     @abstractmethod
     def correctness(self) -> RewardFunction:

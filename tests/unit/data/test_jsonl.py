@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from grpo_lightning.data.jsonl import JsonLines
+from grpo_lightning.data.loading import read_rows
 from grpo_lightning.errors import UserError
 
 
@@ -43,7 +44,7 @@ def test_messages_and_line_separators_inside_strings_survive(tmp_path: Path) -> 
 def test_letter_is_taken_from_a_full_solution(tmp_path: Path) -> None:
     row = r'{"question": "Q", "answer": "Not \\boxed{A}. <answer>\n\\boxed{C}\n</answer>"}'
     assert _source(tmp_path, row, answer_pattern=r"\\boxed\{([A-D])\}").rows()[0]["answer"] == "C"
-    with pytest.raises(UserError, match=r"row 0: --data.source.answer_pattern '#\+' finds nothing"):
+    with pytest.raises(UserError, match=r"line 1: --data.source.answer_pattern '#\+' finds nothing"):
         _source(tmp_path, row, answer_pattern="#+").rows()
     with pytest.raises(UserError, match="not a regular expression"):
         _source(tmp_path, row, answer_pattern="(")
@@ -56,7 +57,7 @@ def test_letter_is_taken_from_a_full_solution(tmp_path: Path) -> None:
         ("\n \n", {}, "has no rows"),
         ('{"a": 1}\n{', {}, "line 2 is not JSON"),
         ('{"a": 1}\n[1]\n', {}, "line 2 holds list"),
-        ('[{"question": "Q", "answer": "1"}, 1]', {}, "entry 1 holds int"),
+        ('[{"question": "Q", "answer": "1"}, 1]', {}, "entry 2 holds int"),
         ('[{"question": "Q"},\n', {}, "is not JSON"),
         (
             '{"a": 1, "b": 2}',
@@ -65,14 +66,21 @@ def test_letter_is_taken_from_a_full_solution(tmp_path: Path) -> None:
         ),
         ('{"question": "Q", "b": 2}', {}, "no column 'answer'"),
         ('{"question": "Q", "answer": "1"}', {"solution_column": "work"}, "no column 'work'"),
-        ('{"question": "Q", "answer": null}', {}, "row 0: column 'answer' holds None"),
-        ('{"question": "Q", "answer": " "}', {}, "row 0"),
+        ('{"question": "Q", "answer": null}', {}, "line 1: column 'answer' holds None"),
+        ('{"question": "Q", "answer": "1"}\n\n{"question": "Q", "answer": " "}', {}, "line 3: column 'answer'"),
+        ('[{"question": "Q", "answer": "1"}, {"question": "Q"}]', {}, "entry 2: column 'answer' holds None"),
     ],
 )
 def test_faults_name_place_and_remedy(tmp_path: Path, text: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         _source(tmp_path, text, **arguments).rows()
     assert "\n" not in str(caught.value)
+
+
+def test_a_question_is_refused_by_its_line(tmp_path: Path) -> None:
+    text = '{"question": "Q", "answer": "1"}\n\n{"question": "", "answer": "1"}\n'
+    with pytest.raises(UserError, match="--data.source mine, line 3: the question is"):
+        read_rows(_source(tmp_path, text))
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
