@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +19,7 @@ from grpo_lightning.errors import UserError
 
 log = logging.getLogger(__name__)
 NAME = ".lock"
-"""The file that is locked. It stays when the run ends: removing it, one could lock a file that has lost its name."""
+"""The file that is locked; a run that is killed leaves it, and no lock on it."""
 PATIENCE_SECONDS = 5.0
 """For a run that was killed, or told to end, to be gone."""
 TAKEN = (errno.EAGAIN, errno.EACCES)
@@ -48,6 +49,8 @@ class FolderLock(L.Callback):
     def release(self) -> None:
         """Once nothing more is written."""
         if self._file is not None:
+            with suppress(OSError):
+                os.unlink(self._file.name)  # while it is locked
             self._file.close()
             self._file = None
 
@@ -57,34 +60,36 @@ class FolderLock(L.Callback):
         Raises:
             UserError: another process holds the lock, and still does after some seconds.
         """
+        until = time.monotonic() + PATIENCE_SECONDS
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            self._file = place.open("a+b")
-            if not _locked(self._file, until=time.monotonic() + PATIENCE_SECONDS):
-                self._file.seek(0)
-                holder = self._file.read(200).decode("utf-8", "replace").strip() or "another process"
-                self.release()
-                raise UserError(
-                    f"--trainer.default_root_dir {place.parent}: is in use by {holder}; choose another folder, or wait "
-                    "for that run's end"
-                )
+            file = place.open("a+b")
+            while not _locked(file):
+                if time.monotonic() > until:
+                    file.seek(0)
+                    holder = file.read(200).decode("utf-8", "replace").strip() or "another process"
+                    raise UserError(
+                        f"--trainer.default_root_dir {place.parent}: is in use by {holder}; choose another folder, or "
+                        "wait for that run's end"
+                    )
+                time.sleep(0.1)
+                file.close()
+                file = place.open("a+b")
+            self._file = file
+            file.truncate(0)
             started = time.strftime("%Y-%m-%d %H:%M:%S")
-            self._file.truncate(0)
-            self._file.write(f"process {os.getpid()} on {socket.gethostname()} (started {started})\n".encode())
-            self._file.flush()
+            file.write(f"process {os.getpid()} on {socket.gethostname()} (started {started})\n".encode())
+            file.flush()
         except OSError as error:
             log.warning("%s: cannot be locked (%s); see to it that no other run writes there", place, error.strerror)
 
 
-def _locked(file: BinaryIO, *, until: float) -> bool:
-    """True once the lock is ours; False if it is another's until then."""
-    while True:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if error.errno not in TAKEN:
-                raise
-        if time.monotonic() > until:
+def _locked(file: BinaryIO) -> bool:
+    """True if the lock is ours now, on the file that still has its name: a run that ends removes it."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in TAKEN:
             return False
-        time.sleep(0.1)
+        raise
+    return os.fstat(file.fileno()).st_nlink > 0

@@ -54,6 +54,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path, monkeyp
         second.on_fit_start(started(root), None)  # type: ignore[arg-type]
         assert f"process {os.getpid()} " in (root / NAME).read_text()
         second.release()
+        assert not (root / NAME).exists()
     finally:
         os.kill(worker, signal.SIGKILL)
         first.kill()
