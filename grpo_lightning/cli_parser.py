@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, NoReturn
 
 import yaml
@@ -34,6 +34,9 @@ NO_FILE = re.compile(r"Unable to load config ['\"](.+?)['\"]")
 NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Expected a <class 'NoneType'>|Problem with given|Expected a path"
 )
+NO_NAME = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+NO_PATH = re.compile(r"Unexpected import path format: (\S+)")
+AT_LINE = re.compile(r"cannot start any token.* line (\d+)")
 NONE = re.compile("=None$")
 OPTION = re.compile(r"-c|--?[A-Za-z][\w.+-]*(?==|$)")
 BESIDE = "keys stand beside class_path, where only init_args may stand; move them to init_args"
@@ -52,6 +55,8 @@ class OneLineParser(LightningArgumentParser):
     """Names the option, the value and the nearest valid option; abbreviated options are refused as unknown."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if os.path.basename(sys.argv[0]) == "__main__.py":
+            kwargs.setdefault("prog", "python -m grpo_lightning")
         super().__init__(*args, **kwargs)
         self.allow_abbrev = False
         self.tells = True
@@ -206,6 +211,8 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
         text = " ".join(_lines(message)).removeprefix("argument ").replace('in "<unicode string>", ', "at ")
         if "Unexpected config" in text:
             text = "holds no options; write them as `key: value`"
+        if (line := AT_LINE.search(text)) and _has_tab(file, int(line[1])):
+            text += "; YAML indents by spaces, and a tab stands there"
         return f"--config {file}: {text}" if file and not text.startswith("-") else text
     nested, no_file = NESTED.search(message), NO_FILE.search(message)
     if nested and nested[1].isdigit():
@@ -218,6 +225,8 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
         )
     values = VALUE.findall(message) or CLASS.findall(message)
     value = values[0].strip() if values else ""
+    if (no_path := NO_PATH.search(message)) is not None:
+        value = no_path[1]
     unimportable = CLASS.search(value) if NO_IMPORT.search(message) else None
     if unimportable:  # a class with its arguments, of which the name says enough
         value = unimportable[1]
@@ -228,7 +237,26 @@ def one_line(message: str, options: Iterable[str], *, file: str = "") -> str:
     return f"--{option} {value}".rstrip() + f": {_reason(message, value)}"
 
 
+def _has_tab(file: str, number: int) -> bool:
+    """Whether that line of a file, counted from 1, has one."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return any("\t" in line for line in islice(lines, number - 1, number))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def _reason(message: str, value: str) -> str:
+    if no_name := NO_NAME.search(message):
+        module, name = no_name.groups()
+        loaded = sys.modules.get(module)
+        known = {*dir(loaded), *getattr(loaded, "__all__", ())}  # the latter: what is imported when it is asked for
+        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+        return f"{module} has no {name}; " + (f"did you mean {close[0]}?" if close else "write a name that it has")
+    if NO_PATH.search(message):
+        path = value.removeprefix("./").replace(".py", "").strip("/").replace("/", ".")
+        name = "" if ".py." in value or not value.endswith(".py") else ".NAME"
+        return f"write the function's dotted path: {path}{name}"
     no_import = NO_IMPORT.search(message)
     if no_import:
         reason = no_import.group(1).rstrip(".")

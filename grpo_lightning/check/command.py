@@ -12,10 +12,17 @@ from grpo_lightning.check.mending import build_past_mistakes, set_back, without_
 from grpo_lightning.check.page import Page
 from grpo_lightning.check.run import RunCheck
 from grpo_lightning.cli import GRPOCommandLine
+from grpo_lightning.cli_parser import OneLineParser
 from grpo_lightning.errors import UserError
 
 COMMAND = "check"
 SUMMARY = "Look at all that fit would meet before its first rollout; exit code 2 if it would not start."
+
+REPORT, REPORT_SUMMARY = "report", "Write one HTML page about one run, or several side by side."
+CLASS_OPTIONS = (
+    "The options of a class are listed by its name: {command} --model.help grpo_lightning.GRPOModule, "
+    "{command} --rollout.engine.help grpo_lightning.engines.VLLMEngine."
+)
 
 
 class CommandLine(GRPOCommandLine):
@@ -40,13 +47,18 @@ class CommandLine(GRPOCommandLine):
         )
         self._subcommand_parsers[COMMAND] = checks
         parser._subcommands_action.add_subcommand(COMMAND, checks, help=SUMMARY)
+        for command in ("fit", COMMAND):
+            self._subcommand_parsers[command].epilog = CLASS_OPTIONS.format(command=command)
+        # Run without this parser, which takes long to build; here to be listed.
+        parser._subcommands_action.add_subcommand(REPORT, OneLineParser(), help=REPORT_SUMMARY)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         words = sys.argv[1:] if args is None else args
         if words[:1] != [COMMAND]:
             super().parse_arguments(parser, args)
-            if self.config["subcommand"] == COMMAND:
-                raise UserError(f"{COMMAND}: stands first; write `python -m grpo_lightning {COMMAND} --config ...`")
+            for command, options in ((COMMAND, "--config ..."), (REPORT, "RUN_DIR ...")):
+                if self.config["subcommand"] == command:
+                    raise UserError(f"{command}: stands first; write `python -m grpo_lightning {command} {options}`")
             return
         self._page = Page()
         self._parse_past_mistakes(list(words))

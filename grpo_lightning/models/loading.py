@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 DType = Literal["float32", "bfloat16"]
 RANDOM_IN_TRAINING = ("dropout", "drop", "dropout_p", "dropout_prob", "jitter_noise", "jitter_eps")
 """Ends of the names of a configuration's numbers."""
+QUICKSTART = "quickstart/base/hf"
+"""Ends the path of the model that `make quickstart` trains first."""
 NO_NOISE = ("phimoe", "router_jitter_noise")
 """Says how close two experts are to be mixed, also of a model that samples."""
 
@@ -143,7 +145,8 @@ def _load(loader: Callable[..., Any], name_or_path: str, flag: str, **kwargs: An
     # A hub id is "name" or "owner/name"; anything else is a folder.
     looks_local = name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1 or Path(name_or_path).exists()
     if looks_local and not Path(name_or_path).is_dir():
-        raise UserError(f"{flag} {name_or_path}: no such folder; give a Hugging Face model folder or hub id")
+        made = "; `make quickstart` makes it" if name_or_path.endswith(QUICKSTART) else ""
+        raise UserError(f"{flag} {name_or_path}: no such folder; give a Hugging Face model folder or hub id{made}")
     try:
         return loader(name_or_path, **kwargs)
     except ImportError as error:

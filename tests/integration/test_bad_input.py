@@ -101,9 +101,9 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ("--data null", ["--data null", "a mapping"]),
         # Names of things that are not there.
         ("--model.policy=no/such/model", ["--model.policy no/such/model", "no such folder"]),
-        ("--rollout.rewards=[math.nope]", ["--rollout.rewards math.nope", "no attribute 'nope'"]),
+        ("--rollout.rewards=[math.nope]", ["--rollout.rewards math.nope", "math has no nope"]),
         ("--rollout.rewards=[no_such_file.score]", ["--rollout.rewards no_such_file.score", "No module"]),
-        ("--rollout.engine=grpo_lightning.engines.Nope", ["--rollout.engine", "no attribute 'Nope'"]),
+        ("--rollout.engine=grpo_lightning.engines.Nope", ["--rollout.engine", "grpo_lightning.engines has no Nope"]),
         ("--data.source=Nope", ["--data.source Nope", "dotted path"]),
         ("--config=none.yaml", ["--config", "none.yaml"]),
         ("--ckpt_path=none.ckpt", ["--ckpt_path none.ckpt", "no such file"]),

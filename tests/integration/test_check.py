@@ -127,7 +127,7 @@ PLANTED: dict[str, tuple[str, Callable[[Path], dict[str, Any]], list[str]]] = {
     "a reward that does not exist": (
         "--rollout.rewards=[math.nope]",
         nothing,
-        ["--rollout.rewards math.nope", "write its dotted path"],
+        ["--rollout.rewards math.nope", "math has no nope"],
     ),
     "one score for all": (f"--rollout.rewards=[{REWARDS}.one_for_all]", nothing, ["one_for_all", "one"]),
     "a reward that fails": (
@@ -371,6 +371,16 @@ def test_what_does_not_fit_one_device_is_said(
     outcome = check(capsys, grpo(tiny, tmp_path / "run"))
     assert mistakes(outcome) == []
     assert "! Not finished: policy and sampler do not fit one device" in outcome.out
+
+
+def test_help_lists_the_report_and_where_options_of_classes_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "report" in run(capsys, "--help").out
+    assert "'report'" in run(capsys, "reprt").mistake
+    assert "fit --model.help grpo_lightning.GRPOModule" in " ".join(run(capsys, "fit", "--help").out.split())
+    (tmp_path / "empty.yaml").write_text("{}")
+    assert "report: stands first" in run(capsys, "--config", str(tmp_path / "empty.yaml"), "report").mistake
 
 
 def test_it_stands_first(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ def _parser() -> OneLineParser:
     parser.add_argument("--weights", type=list[float])
     parser.add_subclass_arguments(Shape, "shape")
     parser.add_argument("--optional", type=Shape | None)
+    parser.add_argument("--function", type=Callable | None)
     return parser
 
 
@@ -96,8 +97,23 @@ CUBE = ("--shape", f"{HERE}.Cube")
         pytest.param(("--shape", "Circle"), "--shape Circle: expected the dotted path of a class", id="no path"),
         pytest.param(
             ("--shape", "math.Circle"),
-            "--shape math.Circle: module 'math' has no attribute 'Circle'",
+            "--shape math.Circle: math has no Circle; write a name that it has",
             id="not in the module",
+        ),
+        pytest.param(
+            ("--shape", f"{HERE}.Sqare"),
+            f"--shape {HERE}.Sqare: {HERE} has no Sqare; did you mean Square?",
+            id="nearly",
+        ),
+        pytest.param(
+            ("--function", "task/scores.py"),
+            "--function task/scores.py: write the function's dotted path: task.scores.NAME",
+            id="a file for a function",
+        ),
+        pytest.param(
+            ("--function", "./task/scores.py.best"),
+            "--function ./task/scores.py.best: write the function's dotted path: task.scores.best",
+            id="a function in a file",
         ),
     ],
 )
@@ -130,6 +146,21 @@ def test_one_line_about_a_file(text: str, line: str, tmp_path: Path, capsys: pyt
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     assert _refusal(capsys, "--config", str(file)).startswith("error: " + line.format(file=file))
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [("/x/grpo_lightning/__main__.py", "python -m grpo_lightning"), ("bin/grpo-lightning", None)]
+)
+def test_the_usage_names_what_was_typed(program: str, name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [program])
+    assert _parser().format_help().startswith(f"usage: {name or 'grpo-lightning'} [")
+
+
+def test_a_tab_is_told_from_another_wrong_character(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    for text, ending in (("shape:\n\tside: 2", "a tab stands there"), ("count: @", "line 1, column 8")):
+        file.write_text(text)
+        assert _refusal(capsys, "--config", str(file)).endswith(ending)
 
 
 def test_a_file_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import numbers
 import pickle
@@ -95,8 +96,10 @@ def require(name: str, reward: Reward, known: Iterable[str]) -> None:
         named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if named and parameter.default is parameter.empty and parameter.name not in known:
             columns = ", ".join(sorted(known.difference(TRAINER_KEYWORDS))) or "none"
+            close = difflib.get_close_matches(parameter.name, sorted(known), n=1, cutoff=0.75)
             raise UserError(
                 f"reward {name} needs a column {parameter.name!r} that the data does not have (its columns: {columns})"
+                + (f"; did you mean {close[0]!r}?" if close else "")
             )
 
 

@@ -79,7 +79,7 @@ def test_faults_name_place_and_remedy(tmp_path: Path, text: str, arguments: dict
 
 def test_a_question_is_refused_by_its_line(tmp_path: Path) -> None:
     text = '{"question": "Q", "answer": "1"}\n\n{"question": "", "answer": "1"}\n'
-    with pytest.raises(UserError, match="--data.source mine, line 3: the question is"):
+    with pytest.raises(UserError, match=r"--data\.source mine, line 3: the question is"):
         read_rows(_source(tmp_path, text))
 
 

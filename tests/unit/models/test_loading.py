@@ -127,6 +127,11 @@ def test_a_missing_folder_is_named(path: str) -> None:
         assert path in _message(error)
 
 
+def test_what_the_quickstart_makes_is_told() -> None:
+    with pytest.raises(UserError, match=r"no such folder; .*; `make quickstart` makes it$"):
+        load_config("runs/no/quickstart/base/hf", flag=FLAG)
+
+
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"x")
     with pytest.raises(UserError, match="no such folder"):

@@ -172,6 +172,14 @@ def test_a_missing_column_is_named():
         score(reward)
 
 
+def test_a_keyword_that_is_nearly_right_is_named():
+    def reward(completion, answer):
+        return [0.0] * 4
+
+    with pytest.raises(UserError, match=r"column 'completion' .*; did you mean 'completions'\?$"):
+        score(reward)
+
+
 def test_async_rewards_run_together():
     arrived = []
 
