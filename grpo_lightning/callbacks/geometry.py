@@ -170,6 +170,23 @@ def check_max_steps(max_steps: int, *, done: int, passes: int, updates: int) -> 
         )
 
 
+def warn_of_epochs(max_steps: int, *, max_epochs: int | None, batches: float, steps: int) -> None:
+    """The first of two bounds ends a run, and the other one may be left over from a configuration file.
+
+    Args:
+        max_steps: optimizer steps of the run; -1 for no bound.
+        max_epochs: None or -1 for no bound.
+        batches: rollouts of an epoch.
+        steps: optimizer steps of one rollout.
+    """
+    if max_epochs in (None, -1) or max_epochs * batches * steps >= max_steps:
+        return
+    log.warning(
+        "--trainer.max_steps %d: --trainer.max_epochs %d ends the run before, after step %d; --trainer.max_epochs -1 "
+        "leaves it to max_steps", max_steps, max_epochs, max_epochs * batches * steps,
+    )  # fmt: skip
+
+
 def warn_of_rare_checkpoints(intervals: Iterable[int], *, steps: int) -> None:
     """A checkpoint is due at a multiple of its interval, but a rollout may step over it.
 

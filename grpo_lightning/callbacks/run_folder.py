@@ -21,6 +21,7 @@ from grpo_lightning import ranks
 from grpo_lightning.callbacks.checkpoint import read_header
 from grpo_lightning.callbacks.disk import require_space
 from grpo_lightning.callbacks.export import ExportCallback
+from grpo_lightning.callbacks.geometry import warn_of_epochs
 from grpo_lightning.environment import environment
 from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import MetricsCSV, TensorBoard
@@ -108,7 +109,8 @@ class RunFolderCallback(SaveConfigCallback):
         if ranks.rank() != 0:
             return
         self.wandb_run = next((str(each.version) for each in trainer.loggers if isinstance(each, WandbLogger)), None)
-        root = Path(trainer.default_root_dir)
+        root, epochs, batches = Path(trainer.default_root_dir), trainer.max_epochs, trainer.num_training_batches
+        warn_of_epochs(trainer.max_steps, max_epochs=epochs, batches=batches, steps=pl_module.steps_per_batch)
         if not goes_on(root, trainer.ckpt_path):
             return
         put_aside(root, step=trainer.global_step, rollouts=trainer.fit_loop.epoch_loop.total_batch_idx + 1)

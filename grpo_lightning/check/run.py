@@ -12,6 +12,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from grpo_lightning.callbacks.disk import free_bytes, written
 from grpo_lightning.callbacks.evaluation import EvaluationCallback
+from grpo_lightning.callbacks.geometry import warn_of_epochs
 from grpo_lightning.callbacks.gold_check import spread
 from grpo_lightning.callbacks.rollout import RolloutCallback
 from grpo_lightning.callbacks.run_folder import RunFolderCallback, held
@@ -124,6 +125,9 @@ class RunCheck:
             sentences = geometry.sentences(self.plan, self.data, micro_batches=cut)
         for sentence in sentences:
             page.say(sentence)
+        epochs, batches = trainer.max_epochs, trainer.num_training_batches
+        if steps is not None:
+            warn_of_epochs(trainer.max_steps, max_epochs=epochs, batches=batches, steps=model.steps_per_batch)
 
     def _set_up(self) -> None:
         """Every callback and the module, as far as they can be; golds and run folder have sections of their own."""

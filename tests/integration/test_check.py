@@ -287,10 +287,13 @@ def test_ranks_are_counted_and_none_is_started(tiny: Path, tmp_path: Path, capsy
 
 
 def test_what_is_odd_is_said_and_stops_nothing(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = check(capsys, grpo(tiny, tmp_path / "run"), "--rollout.micro_batch_tokens=20", "--sampler_gap=false")
+    config = grpo(tiny, tmp_path / "run", trainer__max_steps=40, trainer__max_epochs=1)
+    outcome = check(capsys, config, "--rollout.micro_batch_tokens=20", "--sampler_gap=false")
     assert mistakes(outcome) == []
-    assert "! --rollout.micro_batch_tokens 20: less than one sequence may have" in outcome.out
-    assert "raise it to 72" in " ".join(outcome.out.split())
+    page = " ".join(outcome.out.split())
+    assert "! --rollout.micro_batch_tokens 20: less than one sequence may have" in page
+    assert "raise it to 72" in page
+    assert "! --trainer.max_steps 40: --trainer.max_epochs 1 ends the run before, after step 4;" in page
 
 
 def test_empty_columns_and_models_are_said(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

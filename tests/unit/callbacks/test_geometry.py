@@ -15,6 +15,7 @@ from grpo_lightning.callbacks.geometry import (
     check_max_steps,
     check_ratios,
     check_windows,
+    warn_of_epochs,
     warn_of_objective,
     warn_of_rare_checkpoints,
 )
@@ -177,3 +178,18 @@ def test_a_sequence_objective_with_another_reduction_is_warned_of(caplog: pytest
 def test_a_kl_term_that_pulls_on_nothing_is_warned_of(settings, line, caplog: pytest.LogCaptureFixture) -> None:
     warn_of_objective(ClippedObjective(beta=0.1, **settings), token_mean)
     assert line in caplog.text if line else not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "max_epochs", "end"),
+    [(40, 1, 18), (40, 2, 36), (40, 3, None), (36, 2, None), (-1, 1, None), (40, -1, None), (40, None, None)],
+)
+def test_the_bound_that_ends_a_run(
+    max_steps: int, max_epochs: int | None, end: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Epochs of 9 rollouts, 2 optimizer steps each."""
+    warn_of_epochs(max_steps, max_epochs=max_epochs, batches=9, steps=2)
+    assert (f"--trainer.max_steps 40: --trainer.max_epochs {max_epochs} ends the run before" in caplog.text) == bool(
+        end
+    )
+    assert end is None or f"after step {end};" in caplog.text
