@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import signal
 import sys
 import warnings
 
-from tqdm import tqdm
-
 from grpo_lightning.processes import end_with_starter, fail, leave, rank, wait_for
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command line; exit code 2 for a user's mistake, 1 for a run that had to stop, 143 and 130 for signals."""
+    _require_packages()
     words = sys.argv[1:] if args is None else args
     if words[:1] == ["report"]:
         _report(words[1:])
@@ -43,6 +43,17 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(code)
 
 
+def _require_packages() -> None:
+    """The mistake of a first day: another Python than the one that everything was installed for."""
+    if any(importlib.util.find_spec(package) is None for package in ("tqdm", "jsonargparse", "lightning", "torch")):
+        print(
+            f"error: grpo_lightning's packages are not installed in this Python ({sys.executable}); activate the "
+            "environment: . .venv/bin/activate",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+
+
 def _report(words: list[str]) -> None:
     """Without torch and Lightning, whose imports take several times as long as the page."""
     from grpo_lightning.errors import UserError
@@ -59,6 +70,8 @@ class _AboveTheBars(logging.Handler):
     """Prints a message above the progress bars that stand on the terminal, not into them."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm  # not at the top: the line about missing packages comes first
+
         with contextlib.suppress(OSError):  # a log on a full disk
             tqdm.write(self.format(record), file=sys.stderr)
 

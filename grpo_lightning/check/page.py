@@ -73,7 +73,7 @@ class Page:
         """Keep a mistake, one line, and go on."""
         if mistake not in self.mistakes and not self.set_back.intersection(OPTION.findall(mistake)):
             self.mistakes.append(mistake)
-            self.say(mistake, mark="ERROR")
+            self.show("ERROR, told at the end of the page")
 
     @contextmanager
     def kept(self) -> Iterator[None]:

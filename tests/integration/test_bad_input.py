@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from grpo_lightning import policy_module
 from tests.integration.command_line import (
+    REPOSITORY,
     REWARDS,
     VLLM,
     grpo,
@@ -273,6 +276,16 @@ def test_incomplete_weights_leave_the_older_run_in_place(
     mistake = run(capsys, "fit", "--config", written(grpo(broken, older), tmp_path / "config.yaml")).mistake
     assert f"--model.policy {broken}" in mistake
     assert listing(older) == {"metrics.csv": b"older"}
+
+
+def test_another_python_is_told_in_one_line() -> None:
+    """Without installed packages, as where the environment is not active."""
+    bare = [sys.executable, "-S", "-E", "-m", "grpo_lightning", "fit"]
+    done = subprocess.run(bare, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: grpo_lightning's packages are not installed in this Python (")
+    assert done.stderr.endswith("; activate the environment: . .venv/bin/activate\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_process_says_it_in_one_line_too(tiny: Path, tmp_path: Path) -> None:

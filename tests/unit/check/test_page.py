@@ -1,4 +1,4 @@
-"""The page: what is logged is on it, mistakes are on it twice, nothing else is said twice."""
+"""The page: what is logged is on it, nothing is said twice, and mistakes stand at its end."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     page.close()
     assert capsys.readouterr().out == (
         "\nFirst\n-----\n  as it is\n  3 prompts\n  ! odd\n  a\n  b\n"
-        "  ERROR --a 1: no\n  ERROR the sampler is broken\n  ERROR --trainer: two lines\n"
-        "\n3 mistakes found.\nerror: --a 1: no\nerror: the sampler is broken\nerror: --trainer: two lines\n"
+        + "  ERROR, told at the end of the page\n" * 3
+        + "\n3 mistakes found.\nerror: --a 1: no\nerror: the sampler is broken\nerror: --trainer: two lines\n"
     )
 
 
@@ -45,8 +45,9 @@ def test_an_unexpected_error_comes_after_the_verdict(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.endswith("\n1 mistake found before an error ended the check.\nerror: --a 1: no\n")
 
 
-def test_a_long_sentence_is_broken_on_the_page_and_whole_in_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_sentence_is_broken_on_the_page_and_a_mistake_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     page = Page()
+    page.say("word " * 40)
     page.note("--option " + "word " * 40 + "end")
     page.close()
     lines = capsys.readouterr().out.splitlines()
