@@ -36,7 +36,8 @@ class MetricsCSV(Logger):
         self._columns: list[str] = []
         self._last: int | None = None
         # Only these are in memory: a run of a million steps must not hold as many rows.
-        self._unwritten: dict[int, dict[str, Any]] = {}
+        self.unwritten: dict[int, dict[str, Any]] = {}
+        """Rows by step that the disk has refused so far."""
         self._disk = Outlived("metrics.csv cannot be written", consequence="its rows are kept, and tried again")
 
     @property
@@ -70,29 +71,29 @@ class MetricsCSV(Logger):
             self._last = max(self._read(), default=-1)
         new_columns = [name for name in metrics if name not in self._columns]
         # Appending is enough, unless an earlier row or the header has changed, or half a row was written.
-        append = step > self._last and not new_columns and not self._unwritten
-        self._unwritten.setdefault(step, {"step": step}).update(metrics)
+        append = step > self._last and not new_columns and not self.unwritten
+        self.unwritten.setdefault(step, {"step": step}).update(metrics)
         self._columns += new_columns
         self._last = max(self._last, step)
         if append and self.path.exists():
             with self._disk():
                 with self.path.open("a", newline="", encoding="utf-8") as file:
-                    csv.DictWriter(file, self._columns).writerow(self._unwritten[step])
-                self._unwritten.clear()
+                    csv.DictWriter(file, self._columns).writerow(self.unwritten[step])
+                self.unwritten.clear()
         else:
             self.save()
 
     @rank_zero_only
     def save(self) -> None:
         """Write the rows that are not in the file yet; those that were refused are tried again."""
-        if not self._unwritten:
+        if not self.unwritten:
             return
         with self._disk():
             rows = self._read()
-            for number, row in self._unwritten.items():
+            for number, row in self.unwritten.items():
                 rows.setdefault(number, {}).update(row)
             self._rewrite(rows)
-            self._unwritten.clear()
+            self.unwritten.clear()
 
     @rank_zero_only
     def forget_after(self, step: int) -> bool:
@@ -124,7 +125,7 @@ class MetricsCSV(Logger):
         text = io.StringIO(newline="")
         writer = csv.DictWriter(text, self._columns)
         writer.writeheader()
-        writer.writerows(rows.values())
+        writer.writerows(rows[step] for step in sorted(rows))
         with replacing(self.path) as file:
             file.write(text.getvalue().encode())
 

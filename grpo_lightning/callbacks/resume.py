@@ -16,10 +16,13 @@ from grpo_lightning import ranks
 from grpo_lightning.callbacks.checkpoint import checkpoint_folders
 from grpo_lightning.data.sampler import EpochSampler
 from grpo_lightning.files import sweep
+from grpo_lightning.loggers import MetricsCSV
 from grpo_lightning.models.optimizers import forget_moments
 from grpo_lightning.policy_module import PolicyModule
 from grpo_lightning.rollout.seeds import request_seed
 
+FIGURES = "unwritten_figures"
+"""Key of rows of metrics.csv in a checkpoint."""
 WRITTEN = ("checkpoints", "samples", "broken")
 """Folders of the run folder whose files are written as drafts first."""
 
@@ -43,13 +46,19 @@ class ExactResume(L.Callback):
         for folder in {root, *(root / name for name in WRITTEN), *checkpoint_folders(trainer)}:
             sweep(folder)
 
-    def on_save_checkpoint(self, trainer: L.Trainer, *args: Any) -> None:
-        """Figures that the disk refused are tried again: a run that goes on from here does not make them once more."""
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: PolicyModule, checkpoint: dict[str, Any]) -> None:
+        """Figures that the disk refused are tried again, or kept: a run that goes on from here makes them no more."""
         for logger in trainer.loggers:
             logger.save()
+            if isinstance(logger, MetricsCSV) and logger.unwritten:
+                checkpoint[FIGURES] = {step: dict(row) for step, row in logger.unwritten.items()}
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: PolicyModule, checkpoint: dict[str, Any]) -> None:
         """The config wins: early stopping's patience, a time limit, which is this command's, and the optimizer."""
+        for logger in trainer.loggers:
+            if isinstance(logger, MetricsCSV):
+                for step, row in checkpoint.get(FIGURES, {}).items():
+                    logger.log_metrics(row, step=step)
         for callback in trainer.callbacks:
             state = checkpoint["callbacks"].get(callback.state_key)
             if isinstance(callback, EarlyStopping) and state:

@@ -166,9 +166,11 @@ class Chain:
 
     def newest(self) -> int:
         """Step of the checkpoint that ``last`` picks; 0 if there is none."""
-        path = newest_checkpoint([self.folder / "checkpoints"], resumable=True)
-        header = read_header(path) if path is not None else None
-        return header.step if header else 0
+        for _ in range(3):  # a run that goes on may remove what was just seen
+            path = newest_checkpoint([self.folder / "checkpoints"], resumable=True)
+            if path is not None and (header := read_header(path)):
+                return header.step
+        return 0
 
     def strike(self, kind: str) -> None:
         """Go on with the run, and strike it at a random moment after it has got some way."""

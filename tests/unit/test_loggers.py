@@ -5,6 +5,7 @@ import logging
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -137,10 +138,16 @@ def test_rows_that_were_refused_are_tried_again_before_a_checkpoint(
     with monkeypatch.context() as full:
         full.setattr(loggers, "replacing", refuse)
         logger.log_metrics({"loss": 1.0}, step=1)
-        logger.save()
+        trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], strategy=SimpleNamespace(root_device=None))
+        checkpoint: dict[str, Any] = {"callbacks": {}}
+        ExactResume().on_save_checkpoint(trainer, None, checkpoint)
     assert not logger.path.exists()
-    ExactResume().on_save_checkpoint(SimpleNamespace(loggers=[logger]))
+    ExactResume().on_save_checkpoint(trainer, None, {})
     assert logger.path.read_text() == "step,loss\n1,1.0\n"
+    logger.path.write_text("step,loss\n2,2.0\n")
+    trainer.loggers = [MetricsCSV(str(tmp_path))]  # of a run that goes on from where the disk was full
+    ExactResume().on_load_checkpoint(trainer, SimpleNamespace(optimizer_factory=None), checkpoint)
+    assert logger.path.read_text() == "step,loss\n1,1.0\n2,2.0\n"
 
 
 def test_events_that_cannot_be_written_are_tried_again_in_a_new_file(
