@@ -59,7 +59,8 @@ def read_rows(source: PromptSource) -> list[Row]:
     if not rows:
         raise UserError(f"--data.source {source.name} has no rows; give a data set that is not empty")
     for row in rows:
-        _check_row(row, f"--data.source {source.name}, {source.place(row.number)}")
+        if fault := _fault(row):
+            raise UserError(f"--data.source {source.name}, {source.place(row.number)}{fault}")
     return rows
 
 
@@ -149,10 +150,11 @@ def require_same_on_ranks(prompts: Iterable[Prompt]) -> None:
         )
 
 
-def _check_row(row: Row, where: str) -> None:
+def _fault(row: Row) -> str:
+    """What is wrong with a row, to be said behind its place; empty if nothing is."""
     if "question" not in row.columns:
-        raise UserError(
-            f"{where} has no column 'question'; its columns are: {', '.join(row.columns)}; "
+        return (
+            f" has no column 'question'; its columns are: {', '.join(row.columns)}; "
             "name the right one by --data.source.question_column"
         )
     question = row.columns["question"]
@@ -161,15 +163,12 @@ def _check_row(row: Row, where: str) -> None:
     else:
         sound = isinstance(question, list) and _is_conversation(question)
     if not sound:
-        raise UserError(
-            f"{where}: the question is {_shorten(question)}; it must be text that is not empty, or a list of chat "
+        return (
+            f": the question is {_shorten(question)}; it must be text that is not empty, or a list of chat "
             'messages {"role": ..., "content": ...} that ends with the user\'s'
         )
-    for column in TRAINER_KEYWORDS:
-        if column in row.columns:
-            raise UserError(
-                f"{where} has a column {column!r}, a name that rewards get from the trainer; rename the column"
-            )
+    taken = [column for column in TRAINER_KEYWORDS if column in row.columns]
+    return f" has a column {taken[0]!r}, a name that rewards get from the trainer; rename the column" if taken else ""
 
 
 def _is_conversation(messages: list[Message]) -> bool:
