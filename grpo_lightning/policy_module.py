@@ -14,7 +14,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
 from grpo_lightning.broken_steps import BrokenSteps
-from grpo_lightning.errors import UserError, in_one_line
+from grpo_lightning.data.batches import require_validation_within
+from grpo_lightning.errors import UserError
 from grpo_lightning.loggers import StepFigures
 from grpo_lightning.models.adapters import LoRA
 from grpo_lightning.models.clipping import clip_grad_norm
@@ -191,10 +192,9 @@ class PolicyModule(L.LightningModule):
         loop = self.trainer.fit_loop
         try:
             loop.setup_data()
-        except UserError:
+        except ValueError:
+            require_validation_within(loop.max_batches, every=self.trainer.val_check_interval)  # in our words
             raise
-        except ValueError as error:  # Lightning's MisconfigurationException is put into one line by the command line
-            raise UserError(f"--trainer: {in_one_line(error)}") from error
         # To be set up again: only then does the loader get its position from a checkpoint, which is restored later.
         loop._combined_loader = None
         batches = self.trainer.num_training_batches

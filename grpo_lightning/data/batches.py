@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from grpo_lightning.data.sampler import EpochSampler, deal_evenly
+from grpo_lightning.errors import UserError
 from grpo_lightning.types import Prompt, PromptBatch
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,23 @@ def eval_loader(prompts: list[Prompt], *, batch_size: int, rank: int, world_size
     """This rank's share of an evaluation, see ``deal_evenly``."""
     dealt = deal_evenly(len(prompts), batch_size=batch_size, rank=rank, world_size=world_size)
     return DataLoader(_EvalBatches(prompts, dealt), batch_size=None, **_without_workers())
+
+
+def require_validation_within(batches: float, *, every: float) -> None:
+    """Lightning counts an interval of whole batches anew in each epoch: one that is longer never ends.
+
+    Args:
+        batches: of an epoch.
+        every: ``--trainer.val_check_interval``; a share of the epoch if it is a float.
+
+    Raises:
+        UserError: with the longest interval that there is.
+    """
+    if isinstance(every, int) and every > batches:
+        raise UserError(
+            f"--trainer.val_check_interval {every}: an epoch has {batches} batches; nearest valid: {batches}, or count "
+            "on over all epochs with --trainer.check_val_every_n_epoch null"
+        )
 
 
 class _TrainBatches(Dataset[PromptBatch]):

@@ -97,6 +97,10 @@ def refusal(tiny: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any
         ),
         ("--data.max_prompt_length=5", ["--data.max_prompt_length 5", "all 16 prompts", "the longest"]),
         ("--data.prompts_per_step=17", ["16 prompts", "--data.prompts_per_step 17"]),
+        (
+            "--trainer.val_check_interval=5 --trainer.limit_val_batches=1",
+            ["--trainer.val_check_interval 5: an epoch has 4 batches; nearest valid: 4"],
+        ),
         ("--trainer.limit_val_batches=0.4", ["--trainer.limit_val_batches 0.4", "less than one batch", "has 1"]),
         # One element, or no arguments, where a whole is expected.
         ("--rollout.rewards.0 x", ["--rollout.rewards.0", "write --rollout.rewards [x]"]),

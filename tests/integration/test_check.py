@@ -106,6 +106,11 @@ PLANTED: dict[str, tuple[str, Callable[[Path], dict[str, Any]], list[str]]] = {
     ),
     "all prompts left out": ("--data.max_prompt_length=5", nothing, ["all 16 prompts", "raise the limit"]),
     "fewer prompts than a batch": ("--data.prompts_per_step=20", nothing, ["16 prompts", "--data.prompts_per_step 20"]),
+    "validation beyond the epoch": (
+        "--trainer.val_check_interval=5 --trainer.limit_val_batches=1",
+        nothing,
+        ["--trainer.val_check_interval 5", "nearest valid: 4"],
+    ),
     "no data file": (
         "",
         lambda folder: {"data__source": jsonl(folder / "none.jsonl")},
