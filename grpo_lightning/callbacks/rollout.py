@@ -149,7 +149,7 @@ class RolloutCallback(L.Callback):
             self._collector = self._make_collector(pl_module, scorer)
             trainer.datamodule.tries = self.tries
             pl_module.steps_per_batch = self.passes * self.updates
-            if isinstance(trainer.val_check_interval, int) and trainer.datamodule.train_prompts:
+            if isinstance(trainer.val_check_interval, int) and trainer.world_size == 1:
                 pl_module.total_steps()  # finds an interval beyond the epoch before the weights are loaded
         if self.will_evaluate(trainer):
             kind = "val" if stage in ("fit", "validate") else TrainerFn(stage).value
