@@ -27,7 +27,7 @@ experiments: $(ENV) ## run all experiments again (hours; goes on where it was st
 test: $(ENV) ## run the whole test suite, unit tests first
 	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
-long: $(ENV) ## endurance tests (hours); experiments/endurance/results.json is their record
+long: $(ENV) ## endurance tests (half an hour); experiments/endurance/results.json is their record
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/long $(ARGS)
 
 lint: $(ENV) ## check style and types
