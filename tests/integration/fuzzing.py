@@ -22,6 +22,7 @@ from grpo_lightning.data.final_answers import formula_answer, number_answer
 from grpo_lightning.data.templates import PromptTemplate
 from grpo_lightning.report.command import write_report
 from grpo_lightning.types import Completion, Prompt, PromptBatch, Rollout, ScoredPrompts
+from tests.integration.browser import CHROMIUM, opened
 from tests.unit.data.character_tokenizer import CHAT, letters
 from tests.unit.report.run_folders import CONFIG, run_folder
 from tests.unit.rewards.test_library import JUDGES, LIGHT, PIECES, PUBLIC, score
@@ -224,12 +225,18 @@ def _through_the_report(texts: list[str], folder: Path) -> None:
     with (run / "evaluations.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     (run / "environment.json").write_text(json.dumps({"command": texts[3]}), "utf-8")
-    page = write_report([run, second], folder / "report.html").read_bytes()
+    path = write_report([run, second], folder / "report.html")
+    page = path.read_bytes()
     assert len(page) < LARGEST_PAGE
     text = page.decode("utf-8")
     assert text.count("<script") == text.count("</script") == 3
     data = json.loads(cast(Any, re.search(r'id="data">(.*?)</script>', text, re.DOTALL))[1])
     assert data["runs"][0]["rollouts"][0]["groups"][0]["completions"][0]["text"].startswith(_utf8(texts[0])[:100])
+    if CHROMIUM is not None:
+        document, console = opened(path)
+        assert console == ""  # where a script that has run, or was refused, would be told of
+        assert document.count("<script") == 3
+        assert len(re.findall(r'class="member[ "]', document)) >= GROUP
 
 
 def _utf8(text: str) -> str:

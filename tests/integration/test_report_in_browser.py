@@ -7,19 +7,15 @@ import hashlib
 import html
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_lightning.report.command import write_report
+from tests.integration.browser import CHROMIUM, opened
 from tests.unit.report.run_folders import CONFIG, run_folder
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
@@ -93,22 +89,6 @@ FRAME = """<!doctype html><body style="margin:0">
 <iframe src="page.html" style="border:0;width:{width}px;height:3000px"></iframe>
 <script>onmessage = (event) => document.body.setAttribute("data-found", event.data)</script>
 """
-
-
-def opened(page: Path, *options: str) -> tuple[str, str]:
-    """The document after its scripts have run, and the console's messages."""
-    assert CHROMIUM is not None
-    command = [
-        CHROMIUM,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={page.parent / 'profile'}",
-    ]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=4000", *options, "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=True)
-    console = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if "CONSOLE" in line]
-    return done.stdout.decode("utf-8", "replace"), "\n".join(console)
 
 
 def test_no_text_of_a_run_becomes_a_script(tmp_path: Path) -> None:
