@@ -86,14 +86,6 @@ class EvaluationCallback(L.Callback):
                 trainer, pl_module, self.max_completion_length, flag="--evaluation.max_completion_length"
             )
 
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        """Evaluate after the last rollout too, whatever ``--trainer.val_check_interval``: that policy is exported."""
-        loop = trainer.fit_loop
-        last_epoch = loop.max_epochs not in (None, -1) and trainer.current_epoch + 1 >= loop.max_epochs
-        at_max_steps = 0 <= trainer.max_steps <= trainer.global_step
-        if at_max_steps or (last_epoch and loop.epoch_loop.batch_progress.is_last_batch):
-            trainer.val_check_batch = 1  # of which the number of every rollout is a multiple
-
     # --- validate and test -----------------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: PolicyModule) -> None:

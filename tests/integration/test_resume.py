@@ -378,11 +378,7 @@ def test_more_steps(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         fit(capsys, config)
     fit(capsys, part, "--trainer.max_steps=6", "--ckpt_path=last")
     assert [row["step"] for row in rows(tmp_path / "part")] == [str(step) for step in range(1, 7)]
-    theirs, ours = untimed(tmp_path / "whole"), untimed(tmp_path / "part")
-    if evaluated:  # where the first run ended too
-        assert ours[2]["val/accuracy"]
-        ours[2] |= {name: "" for name in ours[2] if name.startswith("val/")}
-    assert ours == theirs
+    assert untimed(tmp_path / "part") == untimed(tmp_path / "whole")
     assert equal(exported_weights(tmp_path / "part"), exported_weights(tmp_path / "whole"))
 
 
