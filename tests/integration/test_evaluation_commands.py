@@ -189,21 +189,6 @@ def test_whose_answers_they_are_is_told(tiny: Path, tmp_path: Path, capsys: pyte
     assert f"policy: {tiny}, with the weights of {last}\n" in run(capsys, *own, f"--ckpt_path={last}").err
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("bound", [{"max_steps": 3}, {"max_steps": 40, "max_epochs": 1}])
-def test_the_policy_that_is_exported_is_evaluated(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], bound: dict[str, int]
-) -> None:
-    """Three rollouts, evaluated after every second one."""
-    config = grpo(tiny, tmp_path / "run", data__source=totals("train", 12), trainer__val_check_interval=2)
-    config["trainer"] |= {"limit_val_batches": 1.0, **bound}
-    outcome = fit(capsys, config)
-    assert ("max_epochs 1 ends the run before, after step 3;" in outcome.err) == ("max_epochs" in bound)
-    assert [line["step"] for line in records(tmp_path / "run" / "evaluations.jsonl")] == [2, 3]
-
-
-=======
->>>>>>> parent of 61388b4 (The policy that is exported is evaluated, wherever the run ends)
 def test_evaluation_leaves_training_undisturbed(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = []
     for interval in (None, 1, 2):
