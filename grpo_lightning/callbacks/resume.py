@@ -54,7 +54,7 @@ class ExactResume(L.Callback):
                 checkpoint[FIGURES] = {step: dict(row) for step, row in logger.unwritten.items()}
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: PolicyModule, checkpoint: dict[str, Any]) -> None:
-        """The config wins: early stopping's patience, a time limit, which is this command's, and the optimizer."""
+        """Kept figures are written. The config wins: patience, a time limit, which is this command's, the optimizer."""
         for logger in trainer.loggers:
             if isinstance(logger, MetricsCSV):
                 for step, row in checkpoint.get(FIGURES, {}).items():

@@ -16,17 +16,14 @@ from grpo_lightning.functional.reduction import constant_length, sequence_mean, 
 from grpo_lightning.rollout.windows import cut_windows
 from grpo_lightning.types import RolloutBatch, Window
 from tests.integration.recorded_rollout import ROWS, Attach, Recorded, by_rows, by_tokens, recorded, replay
-from tests.unit.models.tiny import tiny_model, tiny_tokenizer
+from tests.unit.models.tiny import saved_policy, tiny_model
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("policy")
-    tiny_model("Llama").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved_policy(tmp_path_factory.mktemp("policy"), "Llama")
 
 
 SPLITS = {"1 row": by_rows(1), "2 rows": by_rows(2), "4 rows": by_rows(4), "40 tokens": by_tokens(40)}

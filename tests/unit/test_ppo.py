@@ -14,17 +14,14 @@ from grpo_lightning import PPOModule
 from grpo_lightning.errors import UserError
 from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import RolloutBatch
-from tests.unit.models.tiny import tiny_model, tiny_tokenizer
+from tests.unit.models.tiny import saved_policy, tiny_model
 
 NAN = math.nan
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("policy")
-    tiny_model("Qwen2").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved_policy(tmp_path_factory.mktemp("policy"))
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,12 @@ from grpo_lightning.objectives import GMPO, GSPO, LUSPO, RLOO, VESPO, ClippedObj
 from grpo_lightning.rollout.sampler_correction import SamplerCorrection
 from grpo_lightning.token_means import TokenMeans
 from grpo_lightning.types import RolloutBatch, Window
-from tests.unit.models.tiny import tiny_model, tiny_tokenizer
+from tests.unit.models.tiny import saved_policy
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("policy")
-    tiny_model("Qwen2").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved_policy(tmp_path_factory.mktemp("policy"))
 
 
 def step(policy: str, objective: Objective, **options: Any) -> tuple[list[float], dict[str, float]]:

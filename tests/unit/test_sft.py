@@ -18,7 +18,7 @@ from grpo_lightning.rewards.accuracy import math_accuracy
 from grpo_lightning.sft import SFTModule
 from grpo_lightning.types import Layout
 from tests.unit.data.character_tokenizer import letters
-from tests.unit.models.tiny import tiny_model, tiny_tokenizer
+from tests.unit.models.tiny import saved_policy
 
 ROWS = [
     {"question": "2+3?", "answer": "5", "solution": "2+3 = 5\n#### 5", "chain": "<think>\nfive\n</think>\n5"},
@@ -29,10 +29,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("policy")
-    tiny_model(max_position_embeddings=512).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return str(folder)
+    return saved_policy(tmp_path_factory.mktemp("policy"), "Llama", max_position_embeddings=512)
 
 
 Make = Callable[..., SFTModule]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,6 +78,13 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         eos_token="<eos>",
         extra_special_tokens=["<think>", "</think>"],
     )
+
+
+def saved_policy(folder: Path, name: str = "Qwen2", **options: Any) -> str:
+    """Model and tokenizer as a folder that ``--model.policy`` takes."""
+    tiny_model(name, **options).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 def sequences(*rows: tuple[int, int], seed: int = 0) -> SequenceBatch:
